@@ -1,0 +1,1 @@
+"""One device API each, behind one protocol."""

@@ -1,0 +1,136 @@
+"""What a backend must offer, and what it may offer besides.
+
+A backend speaks one device API for one device. The mandatory part is seven names;
+each optional part is a small protocol of its own that a declared capability switches
+on. Sizes and offsets are in bytes.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+class Capability(enum.Flag):
+    """What a backend can do beyond reserving and releasing memory."""
+
+    NONE = 0
+    COMMIT = enum.auto()
+    """Reserves address space first and backs it with memory on demand."""
+    REMAP = enum.auto()
+    """Moves committed memory to another place of its reservation, without a copy."""
+    HOST_ACCESS = enum.auto()
+    """The CPU can read and write the memory at its address."""
+    COPY = enum.auto()
+    """Copies from and to host memory and inside the device."""
+    FILL = enum.auto()
+    """Sets bytes on the device."""
+    VIEW = enum.auto()
+    """Makes a native object for a part of a reservation: a ``cl_mem`` sub-buffer."""
+    STREAM_ORDERED = enum.auto()
+    """Records, queries and waits for positions of a stream."""
+    PINNED = enum.auto()
+    """Its host memory is locked in place for direct device access."""
+    MANAGED = enum.auto()
+    """One address for host and device, moved on demand."""
+    SHARE = enum.auto()
+    """Another process can attach the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One contiguous piece of device memory, or of its address space."""
+
+    native: object
+    """What the device's own API calls it: an address, a ``cl_mem``."""
+    nbytes: int
+    address: int | None
+    """``None`` where the API has no addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Memory of the whole device, in bytes, all processes together."""
+
+    total_nbytes: int
+    available_nbytes: int
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Memory of one device, in large pieces.
+
+    A pool calls its backend with a lock held, so an implementation need not be
+    thread-safe, and must not call back into madl. A failed call raises and changes
+    nothing. ``madl.testing`` has the tests that every implementation has to pass.
+    """
+
+    @property
+    def device(self) -> str:
+        """Its name, as in ``"cuda:0"``."""
+
+    @property
+    def capabilities(self) -> Capability:
+        """What it can do; constant for the life of the object."""
+
+    @property
+    def granularity(self) -> int:
+        """Every size and offset passed in or handed out is a multiple of it."""
+
+    @property
+    def alignment(self) -> int:
+        """The start of every reservation is a multiple of it, a power of two."""
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Take ``nbytes`` bytes from the device; with COMMIT, addresses only.
+
+        Raises:
+            OutOfMemoryError: The device refused. Nothing has been taken.
+            BackendCallError: Any other failure. Nothing has been taken.
+        """
+
+    def release(self, reservation: Reservation) -> None:
+        """Give a reservation back to the device, exactly once, committed or not."""
+
+    def memory_info(self) -> MemoryInfo:
+        """Return how much memory the device has, and how much is unused now."""
+
+
+@runtime_checkable
+class CommitBackend(Backend, Protocol):
+    """A backend with ``Capability.COMMIT``."""
+
+    @property
+    def page_nbytes(self) -> int:
+        """The page size that suits the device best, a multiple of granularity."""
+
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Make ``[offset, offset + nbytes)`` usable. Its content is undefined.
+
+        No part of the range is committed when this is called.
+
+        Raises:
+            OutOfMemoryError: The device refused. The range is as before.
+        """
+
+    def decommit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Give the range's memory back, keeping its addresses reserved.
+
+        All of the range is committed when this is called.
+        """
+
+
+@runtime_checkable
+class RemapBackend(CommitBackend, Protocol):
+    """A backend with ``Capability.REMAP``: recycling costs it no new memory."""
+
+    def remap(
+        self, reservation: Reservation, source: int, destination: int, nbytes: int
+    ) -> None:
+        """Move the memory behind ``[source, source + nbytes)`` to ``destination``.
+
+        Afterwards the destination is committed and the source is not. The two do
+        not overlap; all of the source is committed and nothing of the destination.
+
+        Raises:
+            OutOfMemoryError: The device refused. Both ranges are as before.
+        """

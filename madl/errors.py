@@ -1,0 +1,266 @@
+"""Every error that madl raises on purpose.
+
+Each is a ``MadlError`` and the built-in that callers already catch. The fields go
+to ``args`` in order and the text is made in ``__str__``: pickle replays ``args``,
+and errors travel between processes. A text says what could not be done, the
+numbers, and what to try.
+"""
+
+from dataclasses import dataclass, field
+
+from madl.sizes import format_nbytes
+
+
+class MadlError(Exception):
+    """Base of all errors of madl."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFailure:
+    """What the device's own API answered when a call failed."""
+
+    function: str
+    """The function's own name, as in ``"mmap"``."""
+    code: int
+    """The native status: an errno, a CUresult, a Windows error code."""
+    text: str
+    """The driver's own words for ``code``."""
+
+    def __str__(self) -> str:
+        return f"{self.function} failed with {self.code} ({self.text})"
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryReport:
+    """Why a request could not be placed. Sizes in bytes; ``None`` is not known."""
+
+    device: str
+    requested_nbytes: int
+    capacity_nbytes: int = 0
+    """What the request takes after rounding."""
+    limit_nbytes: int | None = None
+    committed_nbytes: int = 0
+    live_nbytes: int = 0
+    padding_nbytes: int = 0
+    cached_nbytes: int = 0
+    """Free in bins."""
+    free_nbytes: int = 0
+    """Committed and free, bins included."""
+    largest_free_nbytes: int = 0
+    tried: tuple[tuple[str, int], ...] = field(default=())
+    """Each step taken before giving up, and the bytes that it gave back."""
+    native: NativeFailure | None = None
+
+
+class OutOfMemoryError(MadlError, MemoryError):
+    """No free block is large enough and no more memory may or can be committed.
+
+    It is a ``MemoryError`` too, so code that already handles running out of memory
+    keeps working. Nothing has been taken, and the pool is usable.
+    """
+
+    def __init__(self, report: OutOfMemoryReport) -> None:
+        super().__init__(report)
+        self.report = report
+
+    @property
+    def device(self) -> str:
+        """The device that ran out, as in ``"cuda:0"``."""
+        return self.report.device
+
+    @property
+    def requested(self) -> int:
+        """Bytes asked for."""
+        return self.report.requested_nbytes
+
+    @property
+    def free(self) -> int:
+        """Bytes committed and free."""
+        return self.report.free_nbytes
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest free block."""
+        return self.report.largest_free_nbytes
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that may be committed; ``None`` without a limit."""
+        return self.report.limit_nbytes
+
+    def __str__(self) -> str:
+        report = self.report
+        numbers = [
+            f"{report.device}: cannot place {format_nbytes(report.requested_nbytes)}"
+        ]
+        if report.committed_nbytes or report.limit_nbytes is not None:
+            numbers.append(
+                f"{format_nbytes(report.live_nbytes)} live, "
+                f"{format_nbytes(report.free_nbytes)} free "
+                f"(largest {format_nbytes(report.largest_free_nbytes)}), "
+                f"{format_nbytes(report.committed_nbytes)} committed"
+            )
+        if report.limit_nbytes is not None:
+            numbers.append(f"limit {format_nbytes(report.limit_nbytes)}")
+        if report.native is not None:
+            numbers.append(str(report.native))
+        return f"{'; '.join(numbers)}. Try: {self._advice()}."
+
+    def _advice(self) -> str:
+        report = self.report
+        limit = report.limit_nbytes
+        if limit is not None and report.capacity_nbytes > limit:
+            return (
+                f"a limit of at least {format_nbytes(report.capacity_nbytes)}, "
+                "or a smaller request"
+            )
+        if report.free_nbytes >= report.capacity_nbytes > 0:
+            return (
+                "enough is free, but in pieces: free long-lived memory first, "
+                "or allocate the large blocks earlier"
+            )
+        if limit is not None:
+            return "free some memory, or raise the limit"
+        return "free some memory, or end other programs that use this device"
+
+
+class FreedMemoryError(MadlError, ValueError):
+    """A ``Memory`` was used after ``free()``."""
+
+    def __init__(self, device: str, nbytes: int, use: str) -> None:
+        super().__init__(device, nbytes, use)
+        self.device = device
+        self.nbytes = nbytes
+        self.use = use
+
+    def __str__(self) -> str:
+        return (
+            f"{self.device}: {self.use} on memory of {format_nbytes(self.nbytes)} "
+            "that was freed. Try: keep the Memory until its last use, "
+            "or copy what is needed before free()"
+        )
+
+
+class UnknownBlockError(MadlError, ValueError):
+    """A free named a range that no live block covers."""
+
+    def __init__(self, offset: int, nbytes: int) -> None:
+        super().__init__(offset, nbytes)
+        self.offset = offset
+        self.nbytes = nbytes
+
+    def __str__(self) -> str:
+        return (
+            f"no live block of {self.nbytes} bytes starts at offset {self.offset}. "
+            "Try: free each block once, with the size it was given"
+        )
+
+
+class NotContiguousError(MadlError, ValueError):
+    """A view cannot be made of a layout with gaps or a foreign order."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        super().__init__(shape, strides)
+        self.shape = shape
+        self.strides = strides
+
+    def __str__(self) -> str:
+        return (
+            f"shape {self.shape} with strides {self.strides} is not C-contiguous. "
+            "Try: numpy.ascontiguousarray on it first"
+        )
+
+
+class CorruptedPoolError(MadlError, AssertionError):
+    """``check()`` found a broken invariant: a bug in madl or a wild write."""
+
+    def __init__(self, what: str, found: object, expected: object) -> None:
+        super().__init__(what, found, expected)
+        self.what = what
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: found {self.found!r}, expected {self.expected!r}. "
+            "Try: report it with the steps before; it is a bug in madl, "
+            "or something wrote outside its memory"
+        )
+
+
+class FileFormatError(MadlError, ValueError):
+    """A file is not what it should be. ``line`` is 0 when no line is to blame."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line else self.path
+        return f"{where}: {self.reason}"
+
+
+class BackendError(MadlError):
+    """Base of errors that a device or its backend caused."""
+
+
+class BackendNotFoundError(BackendError, LookupError):
+    """No backend opens the device."""
+
+    def __init__(self, device: str, installed: tuple[str, ...], reason: str) -> None:
+        super().__init__(device, installed, reason)
+        self.device = device
+        self.installed = installed
+        self.reason = reason
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return (
+            f"no backend opens device {self.device!r}{why}; "
+            f"kinds that are installed: {', '.join(self.installed)}. "
+            "Try: `madl info`, or install the extra or plugin for that device"
+        )
+
+
+class BackendCallError(BackendError, RuntimeError):
+    """A call to the device's API failed for a reason other than memory."""
+
+    def __init__(self, device: str, action: str, native: NativeFailure) -> None:
+        super().__init__(device, action, native)
+        self.device = device
+        self.action = action
+        self.native = native
+
+    def __str__(self) -> str:
+        return f"{self.device}: cannot {self.action}: {self.native}"
+
+
+class MissingCapabilityError(BackendError, NotImplementedError):
+    """The device, or this build of madl, cannot do what an option asks for."""
+
+    def __init__(self, device: str, capability: str, alternative: str) -> None:
+        super().__init__(device, capability, alternative)
+        self.device = device
+        self.capability = capability
+        self.alternative = alternative
+
+    def __str__(self) -> str:
+        return f"{self.device} has no {self.capability}. Try: {self.alternative}"
+
+
+class ForkError(BackendError):
+    """A device was used in a forked child; its driver state belongs to the parent."""
+
+    def __init__(self, device: str, parent_pid: int) -> None:
+        super().__init__(device, parent_pid)
+        self.device = device
+        self.parent_pid = parent_pid
+
+    def __str__(self) -> str:
+        return (
+            f"{self.device} was opened by process {self.parent_pid} and cannot be "
+            "used after fork. Try: multiprocessing with the 'spawn' start method, "
+            "or open the device in the child"
+        )

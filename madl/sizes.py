@@ -1,0 +1,112 @@
+"""Byte counts: read them, print them, round them.
+
+Every size in madl is an ``int`` in bytes. People write ``"64 MiB"``; this module
+turns that into bytes and back, and refuses what is not a byte count.
+"""
+
+import re
+import sys
+from decimal import Decimal
+
+ADDRESS_SPACE_NBYTES = 2 * sys.maxsize + 2
+"""One more than the largest address of this process, in bytes."""
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", 1)},
+    **{f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)},
+}
+_BYTE_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?I?B|)\s*", re.IGNORECASE)
+
+
+def parse_nbytes(value: int | str, *, name: str = "nbytes") -> int:
+    """Return a byte count as an int.
+
+    Args:
+        value: An int, anything with ``__index__`` (a NumPy integer), or a text such
+            as ``"64 MiB"`` (1024-based), ``"64MB"`` (1000-based) or ``"4096"``.
+        name: What the caller calls the value; the errors use it.
+
+    Raises:
+        TypeError: A bool, a float, or anything else that is not a whole number.
+        ValueError: Negative, or a text that is no byte count.
+        OverflowError: Larger than the address space of this process.
+
+    >>> parse_nbytes("1.5 GiB")
+    1610612736
+    >>> parse_nbytes("64MB")
+    64000000
+    """
+    if isinstance(value, str):
+        nbytes = _parse_text(value, name)
+    elif isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{name} must be an int or a text such as '64 MiB', "
+            f"got {value!r} ({type(value).__name__})"
+        )
+    else:
+        nbytes = value.__index__()
+    if nbytes < 0:
+        raise ValueError(f"{name} must not be negative, got {nbytes}")
+    if nbytes >= ADDRESS_SPACE_NBYTES:
+        raise OverflowError(
+            f"{name} must fit the address space, "
+            f"got {nbytes} of at most {ADDRESS_SPACE_NBYTES - 1}"
+        )
+    return nbytes
+
+
+def _parse_text(text: str, name: str) -> int:
+    match = _BYTE_COUNT.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{name} must be a byte count such as '64 MiB', '64MB' or '4096', "
+            f"got {text!r}"
+        )
+    number, unit = match.groups()
+    exact = Decimal(number) * _UNITS[unit.upper()]
+    if exact != int(exact):
+        raise ValueError(f"{name} must be a whole number of bytes, got {text!r}")
+    return int(exact)
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Return a byte count as people read it, 1024-based.
+
+    >>> format_nbytes(1536), format_nbytes(0), format_nbytes(3 << 30)
+    ('1.5 KiB', '0 B', '3.0 GiB')
+    """
+    if abs(nbytes) < 1024:
+        return f"{nbytes} B"
+    scaled = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        scaled /= 1024
+        # 1023.95 would print as "1024.0", which belongs to the next unit.
+        if abs(scaled) < 1023.95:
+            return f"{scaled:.1f} {unit}"
+    return f"{scaled / 1024:.1f} PiB"
+
+
+def align_up(nbytes: int, alignment: int) -> int:
+    """Return the smallest multiple of ``alignment`` that is not below ``nbytes``.
+
+    >>> align_up(513, 512)
+    1024
+    """
+    return (nbytes + alignment - 1) // alignment * alignment
+
+
+def check_alignment(alignment: int | None) -> int:
+    """Return a requested alignment in bytes; 0 stands for the device's default.
+
+    Raises:
+        TypeError: Not a whole number.
+        ValueError: Not a power of two.
+    """
+    if alignment is None:
+        return 0
+    wanted = parse_nbytes(alignment, name="alignment")
+    if wanted & (wanted - 1):
+        raise ValueError(f"alignment must be a power of two, got {wanted}")
+    return wanted
