@@ -188,6 +188,27 @@ class CorruptedPoolError(MadlError, AssertionError):
         )
 
 
+class LeakError(MadlError):
+    """Blocks are live that should have been freed."""
+
+    def __init__(
+        self, device: str, leaked: tuple[tuple[str, tuple[int, int]], ...]
+    ) -> None:
+        super().__init__(device, leaked)
+        self.device = device
+        self.leaked = leaked
+
+    def __str__(self) -> str:
+        listed = ", ".join(
+            f"{tag}: {format_nbytes(nbytes)} in {count}"
+            for tag, (nbytes, count) in self.leaked
+        )
+        return (
+            f"{self.device}: blocks that were not freed, by tag: {listed}. Try: free "
+            "each Memory, or tag allocations to see where they come from"
+        )
+
+
 class FileFormatError(MadlError, ValueError):
     """A file is not what it should be. ``line`` is 0 when no line is to blame."""
 

@@ -18,6 +18,8 @@ class Capability(enum.Flag):
     """Reserves address space first and backs it with memory on demand."""
     REMAP = enum.auto()
     """Moves committed memory to another place of its reservation, without a copy."""
+    HUGE_PAGES = enum.auto()
+    """Can back its pages with larger OS pages, or be told not to."""
     HOST_ACCESS = enum.auto()
     """The CPU can read and write the memory at its address."""
     COPY = enum.auto()
@@ -133,4 +135,21 @@ class RemapBackend(CommitBackend, Protocol):
 
         Raises:
             OutOfMemoryError: The device refused. Both ranges are as before.
+        """
+
+
+@runtime_checkable
+class HugePageBackend(CommitBackend, Protocol):
+    """A backend with ``Capability.HUGE_PAGES``."""
+
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """Say in which pages reservations from now on will be committed.
+
+        Args:
+            page_nbytes: Commits and decommits will be multiples of it.
+            huge: Back them with huge OS pages, or do not; ``None`` for what is best
+                at this page size.
+
+        Raises:
+            MissingCapabilityError: Huge pages were asked for and cannot be had.
         """
