@@ -1,0 +1,22 @@
+# C types for first_fit.py. No logic lives here.
+cimport cython
+from madl.core.pages cimport Pages
+from madl.core.skiplist cimport SkipList, word
+
+@cython.final
+cdef class FirstFit:
+    cdef readonly word nbytes
+    cdef readonly bint best_fit
+    cdef readonly SkipList index
+    cdef readonly Pages pages
+    cdef readonly word free_nbytes
+
+    cpdef word find(self, word nbytes, word alignment=*) noexcept
+    @cython.locals(offset=word)
+    cpdef word allocate(self, word nbytes) except *
+    cpdef int take(self, word offset, word nbytes) except -1
+    cpdef int free(self, word offset, word nbytes) except -1
+    cpdef bint is_empty(self) noexcept
+    cpdef word largest_free(self) noexcept
+    cpdef list free_blocks(self)
+    cpdef check(self)

@@ -1,0 +1,114 @@
+"""One arena's blocks: where the next one goes, and what becomes of a freed one.
+
+Address-ordered first fit: a block is cut from the low end of the lowest free block
+that is large enough; a freed block is joined with its free neighbours. Every page
+under a live block is committed, so placing one may need pages first.
+"""
+
+from madl.core.pages import Pages
+from madl.core.skiplist import SkipList
+from madl.errors import CorruptedPoolError
+
+
+class FirstFit:
+    """The blocks of one arena over its pages. Not thread-safe.
+
+    Args:
+        nbytes: Size of the arena, a multiple of ``page_nbytes``.
+        page_nbytes: The unit of committing.
+        best_fit: Take the smallest free block that is large enough instead of the
+            lowest. O(n), within about 1 % of first fit in memory used.
+    """
+
+    def __init__(
+        self, nbytes: int, page_nbytes: int, best_fit: bool = False
+    ) -> None:  # positional in the C signature
+        self.nbytes = nbytes
+        self.best_fit = best_fit
+        self.index = SkipList()
+        self.pages = Pages(nbytes // page_nbytes, page_nbytes)
+        self.free_nbytes = nbytes
+        self.index.put(0, nbytes)
+
+    def find(self, nbytes: int, alignment: int = 0) -> int:
+        """Return the offset at which a block would be placed, or -1."""
+        if alignment:
+            return self.index.find_aligned(nbytes, alignment)
+        if self.best_fit:
+            return self.index.find_best(nbytes)
+        return self.index.find(nbytes)
+
+    def allocate(self, nbytes: int) -> int:
+        """Place a block where no page has to be committed for it.
+
+        Returns:
+            Its offset; -1 when no free block is large enough; -2 when the place for
+            it lacks pages: commit those of ``find`` and ``take`` it, or free some
+            memory below it first. Nothing has changed then.
+
+        Complexity: expected O(log n) in free blocks, O(n) with ``best_fit``.
+        """
+        if self.best_fit:
+            offset = self.index.find_best(nbytes)
+        else:
+            offset = self.index.find(nbytes)
+        if offset < 0:
+            return -1
+        if self.pages.missing(offset, nbytes):
+            return -2
+        if self.best_fit:
+            self.index.carve(offset, nbytes)
+        else:
+            self.index.carve_found(nbytes)
+        self.pages.occupy(offset, nbytes)
+        self.free_nbytes -= nbytes
+        return offset
+
+    def take(self, offset: int, nbytes: int) -> None:
+        """Place a block at ``offset``; the range is free and its pages committed.
+
+        Raises:
+            UnknownBlockError: Part of the range is not free. Nothing changed.
+        """
+        self.index.carve(offset, nbytes)
+        self.pages.occupy(offset, nbytes)
+        self.free_nbytes -= nbytes
+
+    def free(self, offset: int, nbytes: int) -> None:
+        """Give a block back, joined with its free neighbours.
+
+        Raises:
+            UnknownBlockError: Part of the range is free already. Nothing changed.
+
+        Complexity: expected O(log n) in free blocks.
+        """
+        self.index.put(offset, nbytes)
+        self.pages.vacate(
+            offset, nbytes, self.index.joined_offset, self.index.joined_nbytes
+        )
+        self.free_nbytes += nbytes
+
+    def is_empty(self) -> bool:
+        """Return whether all of the arena is one free block."""
+        return self.free_nbytes == self.nbytes
+
+    def largest_free(self) -> int:
+        """Return the bytes of the largest free block, committed or not. O(1)."""
+        return self.index.largest()
+
+    def free_blocks(self) -> list[tuple[int, int]]:
+        """Return ``(offset, nbytes)`` of every free block, lowest first. O(n)."""
+        return self.index.blocks()
+
+    def check(self) -> None:
+        """Verify every invariant of the index and the pages.
+
+        Raises:
+            CorruptedPoolError: With what was found and what was expected.
+        """
+        self.index.check()
+        blocks = self.index.blocks()
+        free_nbytes = sum([nbytes for _, nbytes in blocks])
+        if free_nbytes != self.free_nbytes:
+            raise CorruptedPoolError("free bytes", self.free_nbytes, free_nbytes)
+        self.pages.check(blocks)
