@@ -1,0 +1,76 @@
+"""A backend that counts the calls it passes on."""
+
+from madl.backends.protocol import (
+    Backend,
+    Capability,
+    CommitBackend,
+    MemoryInfo,
+    RemapBackend,
+    Reservation,
+)
+from madl.errors import MissingCapabilityError
+
+
+class CountedBackend:
+    """Passes every call on and counts it, refused ones too."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.inner = backend
+        self.device = backend.device
+        self.capabilities = backend.capabilities
+        self.granularity = backend.granularity
+        self.alignment = backend.alignment
+        self.calls = 0
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Take memory, or addresses, from the device."""
+        self.calls += 1
+        return self.inner.reserve(nbytes)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give a reservation back."""
+        self.calls += 1
+        self.inner.release(reservation)
+
+    def memory_info(self) -> MemoryInfo:
+        """Return the device's memory; a question, so not counted."""
+        return self.inner.memory_info()
+
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Back a range with memory."""
+        self.calls += 1
+        self._committing().commit(reservation, offset, nbytes)
+
+    def decommit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Take a range's memory away."""
+        self.calls += 1
+        self._committing().decommit(reservation, offset, nbytes)
+
+    def move(
+        self, reservation: Reservation, source: int, destination: int, nbytes: int
+    ) -> None:
+        """Commit ``destination`` with the memory behind ``source``.
+
+        Without ``Capability.REMAP`` that is a decommit and a commit; if the commit
+        is refused, the source is committed again before the error is passed on.
+        """
+        if (
+            isinstance(self.inner, RemapBackend)
+            and Capability.REMAP in self.capabilities
+        ):
+            self.calls += 1
+            self.inner.remap(reservation, source, destination, nbytes)
+            return
+        self.decommit(reservation, source, nbytes)
+        try:
+            self.commit(reservation, destination, nbytes)
+        except BaseException:
+            self.commit(reservation, source, nbytes)
+            raise
+
+    def _committing(self) -> CommitBackend:
+        if not isinstance(self.inner, CommitBackend):
+            raise MissingCapabilityError(
+                self.device, "COMMIT", "a backend that declares what it implements"
+            )
+        return self.inner

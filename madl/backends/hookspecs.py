@@ -1,0 +1,24 @@
+"""The hooks that a backend plugin implements."""
+
+import pluggy
+
+from madl.backends.protocol import Backend
+
+hookspec = pluggy.HookspecMarker("madl")
+hookimpl = pluggy.HookimplMarker("madl")
+
+
+@hookspec
+def madl_devices() -> list[str]:
+    """Return the devices of this plugin's kind that can be opened now."""
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def madl_open(device: str) -> Backend | None:
+    """Return a backend for ``device``, or None when it is not of this plugin's kind.
+
+    Args:
+        device: A kind and an index, as in ``"cuda:0"``, or a kind alone.
+    """
+    raise NotImplementedError

@@ -1,0 +1,111 @@
+"""The device ``"sim"``: offsets only, so any trace runs on any machine.
+
+Nothing is backed by memory and nothing has an address. It stands for a device with
+address space to reserve, or, without ``commits``, for one that hands out whole buffers.
+"""
+
+from madl.backends.protocol import Capability, MemoryInfo, Reservation
+from madl.errors import (
+    BackendCallError,
+    NativeFailure,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
+
+DEFAULT_TOTAL_NBYTES = 256 << 30
+
+
+class SimBackend:
+    """Memory that is only counted.
+
+    Args:
+        total_nbytes: What the device has; a commit beyond it is refused.
+        commits: Whether address space is reserved first and committed on demand.
+    """
+
+    def __init__(
+        self, *, total_nbytes: int = DEFAULT_TOTAL_NBYTES, commits: bool = True
+    ) -> None:
+        self.device = "sim"
+        self.capabilities = (
+            Capability.COMMIT | Capability.REMAP if commits else Capability.NONE
+        )
+        self.granularity = 4096
+        self.alignment = 2 << 20
+        self.page_nbytes = 2 << 20
+        self.total_nbytes = total_nbytes
+        self.committed_nbytes = 0
+        self._committed: dict[int, int] = {}
+        self._next_native = 0
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Take offsets; without ``commits`` they are committed at once."""
+        commits = Capability.COMMIT in self.capabilities
+        if nbytes <= 0 or nbytes % self.granularity:
+            raise self._misuse("reserve", nbytes)
+        if not commits:
+            self._take(nbytes)
+        self._next_native += 1
+        self._committed[self._next_native] = 0 if commits else nbytes
+        return Reservation(self._next_native, nbytes, None)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give the offsets back, and what is committed of them."""
+        self.committed_nbytes -= self._committed.pop(self._known(reservation))
+
+    def memory_info(self) -> MemoryInfo:
+        """Return what the device was made with."""
+        return MemoryInfo(self.total_nbytes, self.total_nbytes - self.committed_nbytes)
+
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Count a range as taken."""
+        self._inside(reservation, offset, nbytes, "commit")
+        self._take(nbytes)
+        self._committed[self._known(reservation)] += nbytes
+
+    def decommit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        """Count a range as given back."""
+        self._inside(reservation, offset, nbytes, "decommit")
+        if self._committed[self._known(reservation)] < nbytes:
+            raise self._misuse("decommit", nbytes)
+        self._committed[self._known(reservation)] -= nbytes
+        self.committed_nbytes -= nbytes
+
+    def remap(
+        self, reservation: Reservation, source: int, destination: int, nbytes: int
+    ) -> None:
+        """Count nothing: what moves stays committed."""
+        self._inside(reservation, source, nbytes, "remap")
+        self._inside(reservation, destination, nbytes, "remap")
+
+    def _take(self, nbytes: int) -> None:
+        if self.committed_nbytes + nbytes > self.total_nbytes:
+            raise OutOfMemoryError(
+                OutOfMemoryReport(
+                    self.device,
+                    nbytes,
+                    native=NativeFailure(
+                        "sim_commit", 12, f"the device has {self.total_nbytes} bytes"
+                    ),
+                )
+            )
+        self.committed_nbytes += nbytes
+
+    def _known(self, reservation: Reservation) -> int:
+        native = reservation.native
+        if not isinstance(native, int) or native not in self._committed:
+            raise self._misuse("look-up", reservation.nbytes)
+        return native
+
+    def _inside(
+        self, reservation: Reservation, offset: int, nbytes: int, what: str
+    ) -> None:
+        self._known(reservation)
+        aligned = offset % self.granularity == 0 == nbytes % self.granularity
+        if not aligned or offset < 0 or not 0 < nbytes <= reservation.nbytes - offset:
+            raise self._misuse(what, nbytes)
+
+    def _misuse(self, what: str, nbytes: int) -> BackendCallError:
+        return BackendCallError(
+            self.device, what, NativeFailure(f"sim_{what}", 22, f"{nbytes} bytes")
+        )
