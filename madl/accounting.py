@@ -1,0 +1,145 @@
+"""A pool's figures, where its blocks lie, and whether all of it adds up."""
+
+from collections.abc import Iterator
+
+from madl.arena import Arena
+from madl.errors import CorruptedPoolError
+from madl.growth import Growth
+from madl.hotpath import BlockState, HotPool
+from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.stats import PoolStats
+from madl.watch import TagUsage
+
+
+def collect_stats(
+    pool: HotPool, growth: Growth, tags: dict[str, TagUsage]
+) -> PoolStats:
+    """Return a pool's figures. O(blocks + pages); the pool's lock is held."""
+    states = pool._block_states()
+    live = [state for state in states if state.is_live]
+    largest = max(
+        (largest_free_nbytes(_snapshot(arena, states)) for arena in growth.arenas),
+        default=0,
+    )
+    live_capacity = sum(state.capacity for state in live)
+    committed = growth.committed_nbytes
+    free = committed - live_capacity
+    return PoolStats(
+        device=pool.device,
+        live_nbytes=pool._live_nbytes,
+        padding_nbytes=live_capacity - pool._live_nbytes,
+        cached_nbytes=sum(state.capacity for state in states if not state.is_live),
+        committed_nbytes=committed,
+        reserved_nbytes=growth.reserved_nbytes,
+        live_high_water_nbytes=pool._live_high_water,
+        committed_high_water_nbytes=growth.committed_high_water,
+        largest_free_nbytes=largest,
+        fragmentation_ratio=1 - largest / free if free else 0.0,
+        allocation_count=pool._allocation_count,
+        free_count=pool._allocation_count - len(live),
+        miss_count=pool._miss_count,
+        search_steps=sum(arena.blocks.index.visits for arena in growth.arenas),
+        backend_calls=growth.backend.calls,
+        recycled_pages=growth.recycled_pages,
+        tags={tag: usage.stats() for tag, usage in tags.items()},
+    )
+
+
+def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
+    """Return where every block lies. O(blocks + pages); the pool's lock is held."""
+    states = pool._block_states()
+    return PoolSnapshot(
+        device=pool.device,
+        live_nbytes=pool._live_nbytes,
+        committed_nbytes=growth.committed_nbytes,
+        arenas=tuple(_snapshot(arena, states) for arena in growth.all_arenas()),
+    )
+
+
+def check(pool: HotPool, growth: Growth) -> None:
+    """Verify every invariant of a pool; its lock is held.
+
+    Raises:
+        CorruptedPoolError: With what was found and what was expected.
+    """
+    states = pool._block_states()
+    for arena in growth.all_arenas():
+        arena.blocks.check()
+        _check_tiling(arena, _snapshot(arena, states))
+    sums = (
+        sum(state.capacity for state in states if not state.is_live),
+        sum(state.nbytes for state in states if state.is_live),
+    )
+    if sums != (pool._binned_nbytes, pool._live_nbytes):
+        raise CorruptedPoolError(
+            "bytes in bins, and live", (pool._binned_nbytes, pool._live_nbytes), sums
+        )
+
+
+def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:
+    position = 0
+    for block in snapshot.blocks:
+        if block.offset != position:
+            raise CorruptedPoolError(
+                "blocks of an arena without gap or overlap", block.offset, position
+            )
+        position += block.capacity_nbytes
+        if block.state != "free":
+            missing = arena.blocks.pages.missing(block.offset, block.capacity_nbytes)
+            if missing:
+                raise CorruptedPoolError("pages missing under a block", missing, 0)
+    if position != arena.nbytes:
+        raise CorruptedPoolError("bytes of all blocks", position, arena.nbytes)
+
+
+def _snapshot(arena: Arena, states: list[BlockState]) -> ArenaSnapshot:
+    blocks = [
+        BlockSnapshot(offset, nbytes, "free")
+        for offset, nbytes in arena.blocks.free_blocks()
+    ]
+    for state in states:
+        if state.arena is arena:
+            blocks.append(
+                BlockSnapshot(
+                    state.offset, state.capacity, "live", state.nbytes, state.tag
+                )
+                if state.is_live
+                else BlockSnapshot(state.offset, state.capacity, "binned")
+            )
+    blocks.sort(key=lambda block: block.offset)
+    return ArenaSnapshot(
+        nbytes=arena.nbytes,
+        address=arena.address,
+        page_nbytes=arena.page_nbytes,
+        committed_runs=tuple(_committed_runs(arena)),
+        blocks=tuple(blocks),
+    )
+
+
+def _committed_runs(arena: Arena) -> Iterator[tuple[int, int]]:
+    pages = arena.blocks.pages
+    position = 0
+    top_nbytes = pages.top * arena.page_nbytes
+    missing = pages.missing_runs(0, top_nbytes) if top_nbytes else []
+    for first, stop in [*missing, (pages.top, pages.top)]:
+        start = first * arena.page_nbytes
+        if start > position:
+            yield position, start - position
+        position = stop * arena.page_nbytes
+
+
+def largest_free_nbytes(snapshot: ArenaSnapshot) -> int:
+    """Return the largest committed piece without a live block, bins included."""
+    live = [block for block in snapshot.blocks if block.state == "live"]
+    starts = [0, *(block.offset + block.capacity_nbytes for block in live)]
+    stops = [*(block.offset for block in live), snapshot.nbytes]
+    gaps = list(zip(starts, stops, strict=True))
+    runs = [(offset, offset + nbytes) for offset, nbytes in snapshot.committed_runs]
+    largest = 0
+    while gaps and runs:
+        start, stop = gaps[-1]
+        run_start, run_stop = runs[-1]
+        largest = max(largest, min(stop, run_stop) - max(start, run_start))
+        # The one that starts higher cannot overlap anything further down.
+        (gaps if start >= run_start else runs).pop()
+    return largest

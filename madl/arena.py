@@ -1,0 +1,94 @@
+"""One reservation of a device, its blocks, and the pages that are committed in it."""
+
+from typing import NamedTuple
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability, Reservation
+from madl.core.first_fit import FirstFit
+from madl.hotpath import HotArena
+
+
+class PageRun(NamedTuple):
+    """Neighbouring pages ``[first, stop)`` of an arena."""
+
+    arena: "Arena"
+    first: int
+    stop: int
+
+    @property
+    def page_count(self) -> int:
+        """Number of pages."""
+        return self.stop - self.first
+
+
+class Arena(HotArena):
+    """A reservation that a pool places blocks in.
+
+    Without ``Capability.COMMIT`` the reservation is one page, committed from the
+    start: the whole arena is one segment. Not thread-safe; the pool's lock is held.
+    """
+
+    def __init__(
+        self,
+        backend: CountedBackend,
+        nbytes: int,
+        *,
+        page_nbytes: int,
+        best_fit: bool,
+        is_apart: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.reservation: Reservation = backend.reserve(nbytes)
+        self.is_segment = Capability.COMMIT not in backend.capabilities
+        self.page_nbytes = nbytes if self.is_segment else page_nbytes
+        super().__init__(
+            FirstFit(nbytes, self.page_nbytes, best_fit),
+            self.reservation.address,
+            is_apart=is_apart,
+        )
+        if self.is_segment:
+            self.blocks.pages.commit(0, 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved."""
+        return self.blocks.nbytes
+
+    @property
+    def committed_nbytes(self) -> int:
+        """Bytes taken from the device."""
+        return self.blocks.pages.committed * self.page_nbytes
+
+    def commit(self, first: int, stop: int) -> None:
+        """Commit pages; on failure nothing has changed."""
+        self.backend.commit(
+            self.reservation,
+            first * self.page_nbytes,
+            (stop - first) * self.page_nbytes,
+        )
+        self.blocks.pages.commit(first, stop)
+
+    def decommit(self, first: int, stop: int) -> None:
+        """Give the memory of idle pages back to the device."""
+        self.backend.decommit(
+            self.reservation,
+            first * self.page_nbytes,
+            (stop - first) * self.page_nbytes,
+        )
+        self.blocks.pages.decommit(first, stop)
+
+    def move(self, first: int, stop: int, destination: int) -> None:
+        """Take the memory of idle pages and commit it at page ``destination``."""
+        count = stop - first
+        self.backend.move(
+            self.reservation,
+            first * self.page_nbytes,
+            destination * self.page_nbytes,
+            count * self.page_nbytes,
+        )
+        self.blocks.pages.decommit(first, stop)
+        self.blocks.pages.commit(destination, destination + count)
+
+    def release(self) -> None:
+        """Give the reservation back; no block of it is live."""
+        self.backend.release(self.reservation)

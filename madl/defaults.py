@@ -1,0 +1,93 @@
+"""One pool for each device, made on first use, and the pool in use here and now."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+from madl.backends import registry
+from madl.hotpath import Memory
+from madl.pool import Pool
+
+_pools: dict[str, Pool] = {}
+_lock = threading.Lock()
+_in_use: ContextVar[Pool | None] = ContextVar("madl_pool", default=None)
+
+
+def default_pool(device: str = "cpu") -> Pool:
+    """Return the device's default pool; the first call makes it. Thread-safe."""
+    pool = _pools.get(device)
+    if pool is None or pool.is_closed:
+        with _lock:
+            pool = _pools.get(device)
+            if pool is None or pool.is_closed:
+                pool = _pools[device] = Pool(device)
+    return pool
+
+
+@contextlib.contextmanager
+def use_pool(pool: Pool) -> Iterator[Pool]:
+    """Let ``madl.allocate`` take from ``pool`` inside the ``with`` block.
+
+    Threads and asyncio tasks do not disturb each other: it is a context variable.
+    """
+    token = _in_use.set(pool)
+    try:
+        yield pool
+    finally:
+        _in_use.reset(token)
+
+
+def pool_in_use(device: str | None = None) -> Pool:
+    """Return the pool that ``allocate`` takes from.
+
+    Raises:
+        ValueError: ``device`` is not the device of the pool set by ``use_pool``.
+    """
+    pool = _in_use.get()
+    if pool is None:
+        return default_pool("cpu" if device is None else device)
+    if device is not None and device != pool.device:
+        raise ValueError(
+            f"the pool in use is of device {pool.device!r}, not {device!r}; leave out "
+            "device=, or allocate outside of use_pool"
+        )
+    return pool
+
+
+def allocate(
+    nbytes: int | str,
+    *,
+    device: str | None = None,
+    alignment: int | None = None,
+    stream: object = None,
+    tag: str | None = None,
+) -> Memory:
+    """Allocate from the pool in use, or else from the device's default pool.
+
+    Args:
+        nbytes: Bytes, or a text such as ``"64 MiB"``.
+        device: ``"cpu"`` when None.
+        alignment: As for ``Pool.allocate``.
+        stream: As for ``Pool.allocate``.
+        tag: As for ``Pool.allocate``.
+
+    Raises:
+        OutOfMemoryError: As for ``Pool.allocate``.
+        BackendNotFoundError: No backend opens the device.
+
+    Thread-safe.
+    """
+    return pool_in_use(device).allocate(
+        nbytes, alignment=alignment, stream=stream, tag=tag
+    )
+
+
+def devices() -> tuple[str, ...]:
+    """Return the devices that can be opened on this machine now."""
+    return registry.devices()
+
+
+def backends() -> tuple[str, ...]:
+    """Return the kinds of devices that some backend claims."""
+    return registry.kinds()

@@ -1,0 +1,111 @@
+"""A pool's options: read, checked against the device, and completed."""
+
+import os
+from dataclasses import dataclass
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability, CommitBackend, HugePageBackend
+from madl.errors import MissingCapabilityError
+from madl.sizes import parse_nbytes
+
+FITS = ("first", "best")
+
+FEWEST_PAGES_IN_LIMIT = 16
+"""Pages shrink until a limit holds so many: else a small limit holds no block."""
+
+LEASH_DIVISOR = 64
+"""At most this part of what is committed stays in bins when an allocation misses."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Options of one pool, complete."""
+
+    limit_nbytes: int | None
+    fit: str
+    recycle: bool
+    page_nbytes: int
+    pooling: bool
+
+    def leash_nbytes(self, committed_nbytes: int) -> int:
+        """Return how many bytes may stay in bins when an allocation misses."""
+        return committed_nbytes // LEASH_DIVISOR
+
+    @staticmethod
+    def resolve(
+        backend: CountedBackend,
+        *,
+        limit: int | str | None,
+        fit: str,
+        recycle: bool,
+        page_size: int | str | None,
+        huge_pages: bool | None,
+        prefault: bool,
+        zero: bool,
+        pooling: bool | None,
+    ) -> "PoolOptions":
+        """Return what the arguments of a pool mean on a device.
+
+        Raises:
+            ValueError, TypeError, OverflowError: One of them is malformed.
+            MissingCapabilityError: The device cannot honour one of them.
+        """
+        if fit not in FITS:
+            raise ValueError(f"fit must be one of {', '.join(FITS)}, got {fit!r}")
+        for name, wanted in (("prefault", prefault), ("zero", zero)):
+            if wanted:
+                raise MissingCapabilityError(
+                    backend.device, f"option {name}", f"leave out {name}="
+                )
+        limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
+        page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
+        _choose_huge_pages(backend, page_nbytes, huge_pages)
+        if pooling is None:
+            pooling = os.environ.get("MADL_POOL", "on") != "off"
+        return PoolOptions(limit_nbytes, fit, recycle, page_nbytes, pooling)
+
+
+def _page_nbytes(
+    backend: CountedBackend, page_size: int | str | None, limit_nbytes: int | None
+) -> int:
+    inner = backend.inner
+    if (
+        not isinstance(inner, CommitBackend)
+        or Capability.COMMIT not in backend.capabilities
+    ):
+        if page_size is not None:
+            raise MissingCapabilityError(
+                backend.device, "pages, which page_size= sets", "leave out page_size="
+            )
+        return backend.granularity
+    if page_size is None:
+        page_nbytes = inner.page_nbytes
+        if limit_nbytes is not None:
+            while (
+                page_nbytes > backend.granularity
+                and page_nbytes * FEWEST_PAGES_IN_LIMIT > limit_nbytes
+            ):
+                page_nbytes //= 2
+        return max(page_nbytes, backend.granularity)
+    page_nbytes = parse_nbytes(page_size, name="page_size")
+    if page_nbytes == 0 or page_nbytes % backend.granularity:
+        raise ValueError(
+            f"page_size must be a multiple of {backend.granularity} bytes on "
+            f"{backend.device}, got {page_nbytes}"
+        )
+    return page_nbytes
+
+
+def _choose_huge_pages(
+    backend: CountedBackend,
+    page_nbytes: int,
+    wanted: bool | None,  # an option of Pool, passed on
+) -> None:
+    if Capability.HUGE_PAGES in backend.capabilities and isinstance(
+        backend.inner, HugePageBackend
+    ):
+        backend.inner.choose_pages(page_nbytes, huge=wanted)
+    elif wanted is not None:
+        raise MissingCapabilityError(
+            backend.device, "huge pages", "leave out huge_pages="
+        )

@@ -1,0 +1,38 @@
+"""Where every block of a pool lies at one moment, as plain data."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSnapshot:
+    """A part of an arena."""
+
+    offset: int
+    capacity_nbytes: int
+    state: str
+    """``"live"``, ``"binned"`` or ``"free"``."""
+    nbytes: int = 0
+    """Bytes asked for, while live."""
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSnapshot:
+    """A reservation: its blocks without gaps, lowest first, and its pages."""
+
+    nbytes: int
+    address: int | None
+    page_nbytes: int
+    committed_runs: tuple[tuple[int, int], ...]
+    """Runs ``(offset, nbytes)`` of committed memory, lowest first."""
+    blocks: tuple[BlockSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """All arenas of a pool."""
+
+    device: str
+    live_nbytes: int
+    committed_nbytes: int
+    arenas: tuple[ArenaSnapshot, ...]

@@ -1,0 +1,65 @@
+"""Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
+
+from madl import events
+from madl.hotpath import Watch
+from madl.stats import TagStats
+
+
+class TagUsage:
+    """What one tag of one pool holds. Counters only, so that finalizers may count."""
+
+    def __init__(self) -> None:
+        self.live_nbytes = 0
+        self.live_high_water = 0
+        self.padding_nbytes = 0
+        self.allocation_count = 0
+        self.free_count = 0
+
+    def count_allocated(self, nbytes: int, padding: int) -> None:
+        """Count a block of the tag as live."""
+        self.allocation_count += 1
+        self.padding_nbytes += padding
+        self.live_nbytes += nbytes
+        self.live_high_water = max(self.live_high_water, self.live_nbytes)
+
+    def count_freed(self, nbytes: int, padding: int) -> None:
+        """Count a block of the tag as free."""
+        self.free_count += 1
+        self.padding_nbytes -= padding
+        self.live_nbytes -= nbytes
+
+    def stats(self) -> TagStats:
+        """Return the figures as plain data."""
+        return TagStats(
+            live_nbytes=self.live_nbytes,
+            live_high_water_nbytes=self.live_high_water,
+            padding_nbytes=self.padding_nbytes,
+            allocation_count=self.allocation_count,
+            free_count=self.free_count,
+        )
+
+
+class BlockWatch(Watch):
+    """Tells a block's tag and the listeners of its allocation that it was freed."""
+
+    __slots__ = ("_heard", "_nbytes", "_padding", "_usage", "tag")
+
+    def __init__(
+        self, nbytes: int, padding: int, tag: str | None, usage: TagUsage | None
+    ) -> None:
+        self.tag = tag
+        self._nbytes = nbytes
+        self._padding = padding
+        self._usage = usage
+        if usage is not None:
+            usage.count_allocated(nbytes, padding)
+        self._heard = [
+            (listener, listener.allocated(nbytes, tag)) for listener in events.listeners
+        ]
+
+    def freed(self) -> None:
+        """Take note of the free; counters and appends only."""
+        if self._usage is not None:
+            self._usage.count_freed(self._nbytes, self._padding)
+        for listener, allocation_id in self._heard:
+            listener.freed(allocation_id)
