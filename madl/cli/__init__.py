@@ -1,0 +1,31 @@
+"""The command ``madl``: exit status 0 when well, 1 on a madl error, 2 on misuse."""
+
+import sys
+
+import click
+
+from madl.cli.info import info
+from madl.cli.out_of_memory import out_of_memory_table
+from madl.cli.replay import replay
+from madl.errors import MadlError, OutOfMemoryError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="madl")
+def commands() -> None:
+    """Allocate memory for deep learning: see what a pool does with it."""
+
+
+commands.add_command(info)
+commands.add_command(replay)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a MadlError becomes one line on stderr and status 1."""
+    try:
+        commands.main(args=arguments, prog_name="madl")
+    except MadlError as error:
+        click.echo(f"madl: {error}", err=True)
+        if isinstance(error, OutOfMemoryError):
+            out_of_memory_table(error.report)
+        sys.exit(1)

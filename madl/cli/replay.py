@@ -1,0 +1,178 @@
+"""``madl replay``: a trace through a pool, and what came of it."""
+
+import json
+import platform
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from madl import core
+from madl.diagnostics.examples import example_names, example_path
+from madl.diagnostics.occupancy import LEGEND, occupancy_line
+from madl.diagnostics.replay import Replay
+from madl.diagnostics.replay import replay as replay_trace
+from madl.diagnostics.trace import Trace
+from madl.diagnostics.trace_reader import open_trace
+from madl.options import FITS
+from madl.pool import Pool
+from madl.sizes import format_nbytes, parse_nbytes
+
+
+class ByteCount(click.ParamType[int]):
+    """An option that is a byte count, such as ``64MiB``."""
+
+    name = "bytes"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401  # click's signature
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return the bytes; a malformed text is a usage error."""
+        try:
+            return parse_nbytes(value, name=param.name if param else "value")
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.argument("trace", required=False)
+@click.option("--example", help=f"A trace that ships: {', '.join(example_names())}.")
+@click.option("--device", default="sim", show_default=True, help="Where to place it.")
+@click.option("--fit", type=click.Choice(FITS), default="first", show_default=True)
+@click.option("--page-size", type=ByteCount(), help="The unit of committing.")
+@click.option("--limit", type=ByteCount(), help="Bytes that may be committed.")
+@click.option("--no-recycle", is_flag=True, help="Never commit idle pages elsewhere.")
+@click.option("--touch", is_flag=True, help="Write to every byte of every block.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay(
+    trace: str | None,
+    example: str | None,
+    device: str,
+    fit: str,
+    page_size: int | None,
+    limit: int | None,
+    no_recycle: bool,
+    touch: bool,
+    as_json: bool,
+) -> None:
+    """Replay a TRACE through a pool and report what it committed.
+
+    TRACE is a file in madl-trace v1, or a CSV with id,lower,upper,size.
+    """
+    loaded = _load(trace, example)
+    policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
+    pool = Pool(
+        device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
+    )
+    with pool, _progress(len(loaded), hidden=as_json) as advance:
+        result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
+    figures = _figures(loaded, pool, policy, result)
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        _print_table(figures, result)
+
+
+def _load(trace: str | None, example: str | None) -> Trace:
+    if (trace is None) == (example is None):
+        raise click.UsageError("name either a TRACE or an --example")
+    if example is not None:
+        try:
+            return open_trace(example_path(example))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    assert trace is not None, "as tested above"
+    return open_trace(trace)
+
+
+class _progress:  # noqa: N801  # used as a function, like contextlib.suppress
+    """A progress bar on stderr; nothing where nobody looks."""
+
+    def __init__(self, events: int, *, hidden: bool) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("replaying"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=console,
+            transient=True,
+            disable=hidden or not console.is_terminal,
+        )
+        self._task = self._bar.add_task("replaying", total=events)
+
+    def __enter__(self) -> "_progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def update(self, events: int) -> None:
+        """Move on by so many events."""
+        self._bar.advance(self._task, events)
+
+
+def _figures(
+    trace: Trace, pool: Pool, policy: str, result: Replay
+) -> dict[str, object]:
+    stats = result.stats
+    return {
+        "trace": trace.name,
+        "device": pool.device,
+        "policy": policy,
+        "page_nbytes": pool.page_nbytes,
+        "limit_nbytes": pool.limit_nbytes,
+        "core": "compiled" if core.IS_COMPILED else "pure Python",
+        "python": platform.python_version(),
+        "events": len(trace),
+        "allocations": trace.allocations,
+        "peak_live_nbytes": result.peak_live_nbytes,
+        "peak_committed_nbytes": result.peak_committed_nbytes,
+        "committed_over_live": result.committed_over_live,
+        "backend_calls": stats.backend_calls,
+        "recycled_pages": stats.recycled_pages,
+        "served_by_bins": 1 - stats.miss_count / max(stats.allocation_count, 1),
+        "search_steps_per_miss": stats.search_steps / max(stats.miss_count, 1),
+        "live_at_end_nbytes": stats.live_nbytes,
+        "seconds": result.seconds,
+        "ns_per_event": result.ns_per_event,
+        "loop_ns_per_event": result.loop_ns_per_event,
+    }
+
+
+def _print_table(figures: dict[str, Any], result: Replay) -> None:
+    table = Table(title=f"{figures['trace']} on {figures['device']}", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    limit = figures["limit_nbytes"]
+    rows = {
+        "policy": figures["policy"],
+        "core": f"{figures['core']}, Python {figures['python']}",
+        "page": format_nbytes(figures["page_nbytes"]),
+        "limit": "none" if limit is None else format_nbytes(limit),
+        "events": f"{figures['events']:,}",
+        "allocations": f"{figures['allocations']:,}",
+        "peak live": format_nbytes(figures["peak_live_nbytes"]),
+        "peak committed": format_nbytes(figures["peak_committed_nbytes"]),
+        "committed / live": f"{figures['committed_over_live']:.4f}",
+        "backend calls": f"{figures['backend_calls']:,}",
+        "recycled pages": f"{figures['recycled_pages']:,}",
+        "allocations served by bins": f"{figures['served_by_bins']:.1%}",
+        "ns per event": f"{figures['ns_per_event']:.0f}",
+        "  of which the loop": f"{figures['loop_ns_per_event']:.0f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    console = Console()
+    console.print(table)
+    width = min(console.width, 80)
+    console.print("at the peak:", highlight=False)
+    console.print(
+        occupancy_line(result.at_peak, width=width), markup=False, highlight=False
+    )
+    console.print(LEGEND, markup=False, highlight=False)

@@ -1,0 +1,27 @@
+"""Look at what a program allocates: traces recorded, read and written."""
+
+from madl.diagnostics.examples import example_names, example_path
+from madl.diagnostics.trace import (
+    Allocate,
+    Event,
+    Free,
+    Marker,
+    Trace,
+)
+from madl.diagnostics.trace_lines import TraceSource
+from madl.diagnostics.trace_reader import open_trace, read_trace
+from madl.diagnostics.trace_writer import TraceWriter
+
+__all__ = [
+    "Allocate",
+    "Event",
+    "Free",
+    "Marker",
+    "Trace",
+    "TraceSource",
+    "TraceWriter",
+    "example_names",
+    "example_path",
+    "open_trace",
+    "read_trace",
+]

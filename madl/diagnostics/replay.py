@@ -1,0 +1,158 @@
+"""Replay a trace through a pool: what it would have committed, and how fast.
+
+The loop is the one a program runs: a handle made for each allocation, and dropped for
+each free. Only the loop is timed; its own cost, without a pool, is measured beside it.
+"""
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from madl.diagnostics.trace import Trace
+from madl.hotpath import Memory
+from madl.pool import Pool
+from madl.snapshot import PoolSnapshot
+from madl.stats import PoolStats
+
+_PROGRESS_STEPS = 100
+TOUCH_BYTE = 0xA5
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One pass of a trace through a pool."""
+
+    peak_live_nbytes: int
+    peak_committed_nbytes: int
+    seconds: float
+    ns_per_event: float
+    loop_ns_per_event: float
+    """The same loop without a pool; it is part of ``ns_per_event``."""
+    stats: PoolStats
+    """When the trace ended, before what it left live was freed."""
+    at_peak: PoolSnapshot
+    """When the most bytes were live."""
+
+    @property
+    def committed_over_live(self) -> float:
+        """Peak committed over peak live bytes; 1 is the least possible."""
+        if self.peak_live_nbytes == 0:
+            return 1.0
+        return self.peak_committed_nbytes / self.peak_live_nbytes
+
+
+def replay(
+    trace: Trace,
+    pool: Pool,
+    *,
+    touch: bool = False,
+    on_progress: Callable[[int], object] = lambda events: None,
+) -> Replay:
+    """Replay a trace.
+
+    Args:
+        trace: What to allocate and free. Streams are ignored: the pool has one.
+        pool: A pool without live memory.
+        touch: Write to every byte of every block.
+        on_progress: Called now and then with the events done since the last call.
+
+    Raises:
+        OutOfMemoryError: The trace needs more than the pool may commit. What was
+            allocated until then has been freed.
+        ValueError: The pool has live memory.
+    """
+    if pool.stats().live_nbytes:
+        raise ValueError(f"replay needs a pool without live memory, got {pool!r}")
+    held: list[Memory | None] = [None] * trace.allocations
+    allocate = _allocator(trace, pool, touch=touch)
+    peak_at = _peak_position(trace)
+    at_peak = pool.snapshot()
+    nanoseconds = 0
+    for first, stop in _chunks(len(trace), peak_at):
+        operations = trace.operations[first:stop]
+        nanoseconds += _timed(operations, held, allocate)
+        if stop == peak_at:
+            at_peak = pool.snapshot()
+        on_progress(stop - first)
+    stats = pool.stats()
+    held.clear()
+    events = max(len(trace), 1)
+    return Replay(
+        peak_live_nbytes=stats.live_high_water_nbytes,
+        peak_committed_nbytes=stats.committed_high_water_nbytes,
+        seconds=nanoseconds / 1e9,
+        ns_per_event=nanoseconds / events,
+        loop_ns_per_event=_empty_loop_ns(trace) / events,
+        stats=stats,
+        at_peak=at_peak,
+    )
+
+
+def _timed(
+    operations: "array[int]",
+    held: list[Memory | None],
+    allocate: Callable[[int], Memory | None],
+) -> int:
+    clock = time.perf_counter_ns
+    started = clock()
+    for operation in operations:
+        if operation >= 0:
+            held[operation] = allocate(operation)
+        else:
+            held[~operation] = None
+    return clock() - started
+
+
+def _allocator(
+    trace: Trace, pool: Pool, *, touch: bool
+) -> Callable[[int], Memory | None]:
+    """Return what makes the memory of an allocation id."""
+    nbytes_of = trace.nbytes_of
+    take = pool.allocate
+    if touch:
+
+        def touched(allocation_id: int) -> Memory:
+            memory = take(nbytes_of[allocation_id], tag=_tag(trace, allocation_id))
+            memory.fill(TOUCH_BYTE)
+            return memory
+
+        return touched
+    if trace.tag_of is not None:
+        return lambda allocation_id: take(
+            nbytes_of[allocation_id], tag=_tag(trace, allocation_id)
+        )
+    return lambda allocation_id: take(nbytes_of[allocation_id])
+
+
+def _tag(trace: Trace, allocation_id: int) -> str | None:
+    return None if trace.tag_of is None else trace.tags[trace.tag_of[allocation_id]]
+
+
+def _empty_loop_ns(trace: Trace) -> int:
+    nbytes_of = trace.nbytes_of
+
+    def nothing(allocation_id: int) -> None:
+        nbytes_of[allocation_id]
+
+    return _timed(trace.operations, [None] * trace.allocations, nothing)
+
+
+def _peak_position(trace: Trace) -> int:
+    """Return how many events there are up to the one with the most live bytes."""
+    live = peak = position = 0
+    for done, operation in enumerate(trace.operations, 1):
+        if operation < 0:
+            live -= trace.nbytes_of[~operation]
+        else:
+            live += trace.nbytes_of[operation]
+            if live > peak:
+                peak, position = live, done
+    return position
+
+
+def _chunks(events: int, peak_at: int) -> Iterator[tuple[int, int]]:
+    step = max(events // _PROGRESS_STEPS, 1)
+    edges = sorted({*range(0, events, step), peak_at, events})
+    return pairwise(edges)

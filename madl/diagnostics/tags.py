@@ -1,0 +1,37 @@
+"""Labels for what a program allocates: ``with madl.tag("weights"):``."""
+
+import contextlib
+from collections.abc import Iterator
+
+from madl import events, hotpath
+from madl.errors import MissingCapabilityError
+
+
+@contextlib.contextmanager
+def tag(name: str, *, limit: int | str | None = None) -> Iterator[str]:
+    """Label all allocations of this thread or asyncio task inside the block.
+
+    Nested tags join with a slash: ``model`` around ``encoder`` is ``model/encoder``.
+
+    Args:
+        name: Any text without a slash.
+        limit: Not effective yet.
+
+    Raises:
+        ValueError: ``name`` is empty or contains a slash.
+        MissingCapabilityError: A limit was given.
+
+    Allocations cost more while any tag is active in any thread.
+    """
+    if not name or "/" in name:
+        raise ValueError(f"a tag must be a text without a slash, got {name!r}")
+    if limit is not None:
+        raise MissingCapabilityError("tag()", "limit yet", "Pool(limit=) instead")
+    outer = events.current_tag.get()
+    token = events.current_tag.set(name if outer is None else f"{outer}/{name}")
+    hotpath.change_watch_count(+1)
+    try:
+        yield events.current_tag.get() or name
+    finally:
+        hotpath.change_watch_count(-1)
+        events.current_tag.reset(token)

@@ -1,0 +1,181 @@
+"""Write ``madl-trace v1`` files that are whole or not there."""
+
+import gzip
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from operator import index
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from madl.diagnostics.trace import (
+    FIRST_LINE,
+    LINE_LIMIT_NBYTES,
+    NBYTES_LIMIT,
+    STREAM_LIMIT,
+)
+from madl.sizes import parse_nbytes
+
+_TEXT_LIMIT_NBYTES = LINE_LIMIT_NBYTES // 4
+"""A header's key and value fit a line, or a tag after its numbers."""
+_BUFFERED_LINES = 4096
+
+
+class TraceWriter:
+    """Writes a gzipped ``madl-trace v1`` that appears under its name when complete.
+
+    Until ``close()`` everything goes to a hidden file beside ``path``; an exception
+    that leaves the ``with`` block removes it, and a file that stood at ``path``
+    before stays as it was. The same calls write the same bytes. One thread at a time.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a trace.
+
+        Args:
+            path: Where the trace will be; an existing file is replaced.
+            headers: Written at the top, as in ``{"name": "my-model"}``.
+
+        Raises:
+            ValueError: ``path`` is a directory or a device, or a header does not fit
+                on one line. No file was made.
+            OSError: The file cannot be made.
+        """
+        # resolve: the file that a link names is replaced, not the link
+        self._path = Path(path).resolve()
+        if self._path.exists() and not self._path.is_file():
+            raise ValueError(f"path must name a file, got {os.fspath(path)!r}")
+        items = (headers or {}).items()
+        self._lines = [FIRST_LINE, *(_header_line(key, value) for key, value in items)]
+        # one byte an id: 1 while it is live
+        self._live = bytearray()
+        self._is_closed = False
+        self._part = self._path.with_name(
+            f".{self._path.name}.{secrets.token_hex(4)}.part"
+        )
+        self._file = self._part.open("xb")
+        # no name and no time in the header, so that equal traces are equal files
+        self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0)
+
+    def allocate(self, nbytes: int, *, stream: int = 0, tag: str | None = None) -> int:
+        """Write an allocation and return its id; an empty tag is no tag."""
+        self._check_open()
+        if (nbytes := parse_nbytes(nbytes)) >= NBYTES_LIMIT:
+            raise ValueError(f"nbytes must be below {NBYTES_LIMIT}, got {nbytes}")
+        if not -STREAM_LIMIT < (stream := index(stream)) < STREAM_LIMIT:
+            raise ValueError(f"stream must fit 64 bits, got {stream}")
+        allocation = len(self._live)
+        line = f"a,{allocation},{nbytes}"
+        if tag:
+            line = f"{line},{stream},{_one_line('tag', tag)}"
+        elif stream:
+            line = f"{line},{stream}"
+        self._live.append(1)
+        self._write(line)
+        return allocation
+
+    def free(self, allocation: int) -> None:
+        """Write the free of the id that ``allocate`` returned.
+
+        Raises:
+            ValueError: It is not live; nothing was written.
+        """
+        self._check_open()
+        if not (0 <= allocation < len(self._live) and self._live[allocation]):
+            raise ValueError(f"allocation must be live, got {allocation}")
+        self._live[allocation] = 0
+        self._write(f"f,{allocation}")
+
+    def mark(self, label: str) -> None:
+        """Write that an iteration or a phase starts here."""
+        self._check_open()
+        self._write(f"m,{_one_line('label', label)}")
+
+    def close(self) -> None:
+        """Finish the file and give it its name; closing again does nothing.
+
+        Raises:
+            OSError: It cannot be written; nothing is left of it.
+        """
+        if self._is_closed:
+            return
+        try:
+            self._flush()
+            self._gzip.close()
+            self._file.close()
+            self._part.replace(self._path)
+        except BaseException:
+            self.discard()
+            raise
+        self._is_closed = True
+
+    def discard(self) -> None:
+        """Remove what was written; after ``close()`` it does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # A full disk fails both, and takes nothing away: the file goes in any case.
+        with suppress(OSError):
+            self._gzip.close()
+        with suppress(OSError):
+            self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"the trace {str(self._path)!r} is closed")
+
+    def _write(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= _BUFFERED_LINES:
+            try:
+                self._flush()
+            except BaseException:
+                self.discard()
+                raise
+
+    def _flush(self) -> None:
+        if self._lines:
+            self._gzip.write(("\n".join(self._lines) + "\n").encode())
+            self._lines.clear()
+
+
+def _header_line(key: str, value: str) -> str:
+    if ":" in key or not key or key != key.strip():
+        raise ValueError(
+            f"header must be a word without ':' and outer spaces, got {key!r}"
+        )
+    return f"# {_one_line('header', key)}: {_one_line('header', value)}"
+
+
+def _one_line(what: str, text: str) -> str:
+    """Return ``text`` if a line of a trace can carry it."""
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"{what} must be on one line, got {text!r}")
+    try:
+        nbytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be valid Unicode, got {text!r}") from None
+    if nbytes > _TEXT_LIMIT_NBYTES:
+        raise ValueError(
+            f"{what} must be at most {_TEXT_LIMIT_NBYTES} bytes, got {nbytes}"
+        )
+    return text

@@ -1,0 +1,1 @@
+"""Memory in the hands of other libraries."""

@@ -1,0 +1,92 @@
+"""NumPy arrays over pooled memory: ``empty``, ``zeros``, ``full``, ``empty_like``."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from madl import defaults
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Shape = SupportsIndex | Sequence[SupportsIndex]
+
+
+def empty(
+    shape: Shape, dtype: "npt.DTypeLike" = "float64", *, device: str | None = None
+) -> "np.ndarray[Any, Any]":
+    """Return an array of undefined content over memory of the pool in use.
+
+    Args:
+        shape: An int or a tuple of ints.
+        dtype: Anything that ``numpy.dtype`` accepts, but no Python objects.
+        device: A device that the CPU can reach; ``"cpu"`` when None.
+
+    Returns:
+        A writable, C-contiguous array. Its memory goes back to the pool with the
+        array and all views of it.
+
+    Raises:
+        OutOfMemoryError: As for ``madl.allocate``.
+        ValueError: A dimension is negative.
+    """
+    import numpy as np
+
+    element = np.dtype(dtype)
+    dimensions = _dimensions(shape)
+    nbytes = math.prod(dimensions) * element.itemsize
+    memory = defaults.allocate(nbytes, device=device)
+    return memory.as_array(element, dimensions)  # type: ignore[no-any-return]  # as_array knows no NumPy
+
+
+def zeros(
+    shape: Shape, dtype: "npt.DTypeLike" = "float64", *, device: str | None = None
+) -> "np.ndarray[Any, Any]":
+    """Return an array of zeros, as ``empty`` does."""
+    array = empty(shape, dtype, device=device)
+    array[...] = 0
+    return array
+
+
+def full(
+    shape: Shape,
+    value: Any,  # noqa: ANN401  # what NumPy takes
+    dtype: "npt.DTypeLike | None" = None,
+    *,
+    device: str | None = None,
+) -> "np.ndarray[Any, Any]":
+    """Return an array filled with ``value``, of its dtype when none is given."""
+    import numpy as np
+
+    element = np.asarray(value).dtype if dtype is None else np.dtype(dtype)
+    array = empty(shape, element, device=device)
+    array[...] = value
+    return array
+
+
+def empty_like(
+    model: Any,  # noqa: ANN401  # what NumPy takes
+    *,
+    dtype: "npt.DTypeLike | None" = None,
+    shape: Shape | None = None,
+    device: str | None = None,
+) -> "np.ndarray[Any, Any]":
+    """Return an array of undefined content with the shape and dtype of ``model``."""
+    import numpy as np
+
+    like = np.asarray(model)
+    return empty(
+        like.shape if shape is None else shape,
+        like.dtype if dtype is None else dtype,
+        device=device,
+    )
+
+
+def _dimensions(shape: Shape) -> tuple[int, ...]:
+    sizes: Sequence[SupportsIndex]
+    sizes = shape if isinstance(shape, Sequence) else (shape,)
+    dimensions = tuple(size.__index__() for size in sizes)
+    if any(size < 0 for size in dimensions):
+        raise ValueError(f"dimensions must not be negative, got {dimensions}")
+    return dimensions
