@@ -1,0 +1,17 @@
+"""The modules of the madl under test, found on disk and not by importing them."""
+
+from pathlib import Path
+
+import madl
+
+PACKAGE = Path(madl.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Return what to import for a file; a folder's ``__init__.py`` is the folder."""
+    place = path.parent if path.stem == "__init__" else path.with_suffix("")
+    return ".".join(("madl", *place.relative_to(PACKAGE).parts))
+
+
+MODULES = [name_of(path) for path in FILES]

@@ -1,0 +1,186 @@
+"""The cpu backend: the protocol, the machine's memory, the table of systems."""
+
+import ctypes
+import mmap
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from madl.backends import cpu
+from madl.backends.cpu import CpuBackend
+from madl.backends.protocol import Capability, RemapBackend, Reservation
+from madl.errors import BackendNotFoundError, OutOfMemoryError
+
+if sys.platform != "linux":
+    pytest.skip("madl has calls for Linux only", allow_module_level=True)
+
+MIB, GIB = 1 << 20, 1 << 30
+PAGE = 2 * MIB
+
+
+@pytest.fixture
+def backend() -> CpuBackend:
+    return CpuBackend()
+
+
+@pytest.fixture
+def reservation(backend: CpuBackend) -> Iterator[Reservation]:
+    reservation = backend.reserve(16 * PAGE)
+    yield reservation
+    backend.release(reservation)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that stands for a machine with 8 GiB, 6 of them available."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text(
+        f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {6 << 20} kB\n"
+    )
+    monkeypatch.setattr(cpu, "_PROC", tmp_path)
+    monkeypatch.setattr(cpu, "_CGROUP", tmp_path / "cgroup")
+    return tmp_path
+
+
+def make_group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+
+
+def test_it_is_a_backend_that_can_remap(backend: CpuBackend) -> None:
+    assert isinstance(backend, RemapBackend)
+    assert backend.device == "cpu"
+    assert Capability.COMMIT | Capability.HOST_ACCESS in backend.capabilities
+
+
+def test_its_numbers(backend: CpuBackend) -> None:
+    assert backend.granularity == mmap.PAGESIZE
+    assert backend.alignment == 2 * MIB
+    assert backend.page_nbytes == 2 * MIB
+    assert CpuBackend(page_nbytes=65536).page_nbytes == 65536
+
+
+@pytest.mark.parametrize("page_nbytes", [0, 1, 4095, 4097])
+def test_a_page_must_be_a_multiple_of_the_os_page(page_nbytes: int) -> None:
+    with pytest.raises(ValueError, match=rf"multiple of \d+, got {page_nbytes}$"):
+        CpuBackend(page_nbytes=page_nbytes)
+
+
+def test_reserve_commit_write_decommit_release(
+    backend: CpuBackend, reservation: Reservation
+) -> None:
+    assert reservation.address is not None
+    assert reservation.native == reservation.address
+
+    backend.commit(reservation, 3 * PAGE, PAGE)
+    ctypes.memset(reservation.address + 3 * PAGE, 7, PAGE)
+    backend.remap(reservation, 3 * PAGE, 9 * PAGE, PAGE)
+    ctypes.memset(reservation.address + 9 * PAGE, 8, PAGE)
+    backend.decommit(reservation, 9 * PAGE, PAGE)
+
+
+def test_a_second_release_is_an_error(backend: CpuBackend) -> None:
+    reservation = backend.reserve(PAGE)
+    backend.release(reservation)
+
+    with pytest.raises(ValueError, match="not released yet"):
+        backend.release(reservation)
+
+
+def test_a_foreign_reservation_is_an_error(
+    backend: CpuBackend, reservation: Reservation
+) -> None:
+    with pytest.raises(ValueError, match="must be one of this backend"):
+        CpuBackend().commit(reservation, 0, PAGE)
+
+
+def test_a_refused_reservation_leaves_the_backend_usable(backend: CpuBackend) -> None:
+    with pytest.raises(OutOfMemoryError):
+        backend.reserve(1 << 60)
+
+    backend.release(backend.reserve(PAGE))
+
+
+def test_four_times_the_memory_can_be_reserved(backend: CpuBackend) -> None:
+    nbytes = 4 * backend.memory_info().total_nbytes // PAGE * PAGE
+
+    backend.release(backend.reserve(nbytes))
+
+
+def test_memory_info_is_plausible(backend: CpuBackend) -> None:
+    info = backend.memory_info()
+
+    physical = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    assert 0 < info.available_nbytes <= info.total_nbytes <= physical
+
+
+def test_memory_info_without_cgroups(machine: Path, backend: CpuBackend) -> None:
+    info = backend.memory_info()
+
+    assert (info.total_nbytes, info.available_nbytes) == (8 * GIB, 6 * GIB)
+
+
+def test_memory_info_within_cgroup_2(machine: Path, backend: CpuBackend) -> None:
+    (machine / "self" / "cgroup").write_text("0::/outer/inner\n")
+    make_group(
+        machine / "cgroup" / "outer",
+        memory__max=str(2 * GIB),
+        memory__current=str(GIB),
+        memory__stat=f"anon 5\ninactive_file {GIB // 2}",
+    )
+    make_group(machine / "cgroup" / "outer" / "inner", memory__max="max")
+
+    info = backend.memory_info()
+
+    assert (info.total_nbytes, info.available_nbytes) == (2 * GIB, 3 * GIB // 2)
+
+
+def test_memory_info_within_cgroup_1(machine: Path, backend: CpuBackend) -> None:
+    (machine / "self" / "cgroup").write_text("5:cpu,memory:/box\n4:pids:/\n0::/\n")
+    make_group(
+        machine / "cgroup" / "memory" / "box",
+        memory__limit_in_bytes=str(GIB),
+        memory__usage_in_bytes=str(3 * GIB // 4),
+        memory__stat="total_inactive_file 0",
+    )
+
+    info = backend.memory_info()
+
+    assert (info.total_nbytes, info.available_nbytes) == (GIB, GIB // 4)
+
+
+def test_memory_info_where_the_container_is_the_root(
+    machine: Path, backend: CpuBackend
+) -> None:
+    (machine / "self" / "cgroup").write_text("0::/../../elsewhere\n")
+    make_group(machine / "cgroup", memory__max=str(GIB), memory__current=str(2 * GIB))
+
+    info = backend.memory_info()
+
+    assert (info.total_nbytes, info.available_nbytes) == (GIB, 0)
+
+
+def test_describe_says_how_it_commits(backend: CpuBackend) -> None:
+    facts = backend.describe()
+
+    assert re.match("lazy|strict", facts["commit"])
+    assert {"remap", "huge pages", "OS page", "page", "RLIMIT_AS"} <= set(facts)
+    assert facts["OS page"] == f"{mmap.PAGESIZE / 1024:.1f} KiB"
+
+
+def test_an_unknown_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "plan9")
+
+    with pytest.raises(BackendNotFoundError) as caught:
+        CpuBackend()
+
+    assert str(caught.value) == (
+        "no backend opens device 'cpu' (there are host memory calls for linux, not for "
+        "plan9); kinds that are installed: cpu. "
+        "Try: `madl info`, or install the extra or plugin for that device"
+    )

@@ -1,0 +1,23 @@
+"""What cannot have happened does not get into a trace."""
+
+import pytest
+
+from madl.diagnostics.trace_builder import BadEventError, TraceBuilder
+
+
+@pytest.mark.parametrize(
+    ("freed", "reason"),
+    [
+        (0, "id 0 is freed twice"),
+        (1, "id 1 is freed, but only 1 are allocated"),
+    ],
+)
+def test_a_refused_free_changes_nothing(freed: int, reason: str) -> None:
+    builder = TraceBuilder()
+    builder.free(builder.allocate(8))
+
+    with pytest.raises(BadEventError) as caught:
+        builder.free(freed)
+
+    assert str(caught.value) == reason
+    assert list(builder.finish("tiny").operations) == [0, ~0]
