@@ -15,6 +15,12 @@ class PageRun(NamedTuple):
     first: int
     stop: int
 
+    @staticmethod
+    def under(arena: "Arena", offset: int, nbytes: int) -> "PageRun":
+        """Return the pages under a range of bytes."""
+        last = (offset + nbytes - 1) // arena.page_nbytes
+        return PageRun(arena, offset // arena.page_nbytes, last + 1)
+
     @property
     def page_count(self) -> int:
         """Number of pages."""
@@ -34,7 +40,7 @@ class Arena(HotArena):
         nbytes: int,
         *,
         page_nbytes: int,
-        best_fit: bool,
+        look_ahead: int,
         is_apart: bool = False,
     ) -> None:
         self.backend = backend
@@ -42,7 +48,7 @@ class Arena(HotArena):
         self.is_segment = Capability.COMMIT not in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
         super().__init__(
-            FirstFit(nbytes, self.page_nbytes, best_fit),
+            FirstFit(nbytes, self.page_nbytes, look_ahead),
             self.reservation.address,
             is_apart=is_apart,
         )

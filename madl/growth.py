@@ -6,7 +6,8 @@ reservation is a segment; a miss then releases the empty segments and takes one 
 their bytes, so that segments become fewer and larger.
 """
 
-from madl.arena import Arena, PageRun
+from madl import backing
+from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
@@ -24,22 +25,29 @@ RESERVED_PER_MEMORY = 4
 class Growth:
     """A pool's arenas, and the steps by which what they have committed changes.
 
-    Not thread-safe; the pool's lock is held. Before every backend call all structures
-    are consistent, because the call may let other threads run.
+    Small and large blocks have arenas of their own, called bands: a small block that
+    outlives its neighbours must not break up the room for a large one. All bands draw
+    on one budget of pages. Not thread-safe; the pool's lock is held. Before every
+    backend call all structures are consistent, since it may let other threads run.
     """
 
     def __init__(
-        self, backend: CountedBackend, arenas: list[Arena], options: PoolOptions
+        self,
+        backend: CountedBackend,
+        bands: tuple[list[Arena], list[Arena]],
+        options: PoolOptions,
     ) -> None:
         self.backend = backend
-        self.arenas = arenas
+        self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.apart: list[Arena] = []  # arenas of one block each, within the same limit
-        self.page_nbytes = options.page_nbytes
-        self.limit_nbytes = options.limit_nbytes
-        self.recycle = options.recycle
-        self.best_fit = options.fit == "best"
+        self.options = options
         self.committed_high_water = 0
         self.recycled_pages = 0
+
+    @property
+    def arenas(self) -> list[Arena]:
+        """Arenas that blocks are placed in, those of small blocks first."""
+        return [*self.bands[0], *self.bands[1]]
 
     @property
     def committed_nbytes(self) -> int:
@@ -58,9 +66,9 @@ class Growth:
     @property
     def room_nbytes(self) -> int | None:
         """Bytes that may still be committed; ``None`` without a limit."""
-        if self.limit_nbytes is None:
+        if self.options.limit_nbytes is None:
             return None
-        return self.limit_nbytes - self.committed_nbytes
+        return self.options.limit_nbytes - self.committed_nbytes
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block of ``nbytes`` bytes; find pages for it first.
@@ -72,28 +80,49 @@ class Growth:
             OutOfMemoryError: Over the limit, or the device refused; in the latter
                 case the report has its native failure. Nothing has changed.
         """
-        for arena in self.arenas:
+        band = self.options.band_of(nbytes)
+        is_over_limit = False
+        for arena in self.bands[band]:
             offset = arena.blocks.find(nbytes, alignment)
-            if offset >= 0 and self._back(arena, offset, nbytes):
-                return self._take(arena, offset, nbytes)
-        arena = self._reserve(nbytes + max(alignment - BLOCK_GRANULARITY, 0))
+            if offset >= 0:
+                if self._back(arena, offset, nbytes):
+                    return self._take(arena, offset, nbytes)
+                is_over_limit = True
+        if is_over_limit:
+            return self._place_in_band(1 - band, nbytes, alignment)
+        arena = self._reserve(band, nbytes + max(alignment - BLOCK_GRANULARITY, 0))
         try:
             offset = arena.blocks.find(nbytes, alignment)
             if not self._back(arena, offset, nbytes):
                 raise self._over_the_limit(nbytes)
         except OutOfMemoryError:
-            self.arenas.remove(arena)
-            arena.release()
+            self._close(arena)
             raise
         return self._take(arena, offset, nbytes)
 
+    def _place_in_band(
+        self, band: int, nbytes: int, alignment: int
+    ) -> tuple[Arena, int]:
+        """Place a block at the limit in the other band, where it costs no page."""
+        for arena in self.bands[band]:
+            offset = arena.blocks.find(nbytes, alignment)
+            if offset >= 0 and not arena.blocks.pages.missing(offset, nbytes):
+                return self._take(arena, offset, nbytes)
+        raise self._over_the_limit(nbytes)
+
+    def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
+        """Commit the pages under a range; return False when over the limit."""
+        donors = self.arenas if self.options.recycle else []
+        recycled = backing.back(arena, offset, nbytes, donors, self.room_nbytes)
+        self.recycled_pages += max(recycled, 0)
+        return recycled >= 0
+
     def _take(self, arena: Arena, offset: int, nbytes: int) -> tuple[Arena, int]:
         arena.blocks.take(offset, nbytes)
-        self.note_committed()
+        self._note_committed()
         return arena, offset
 
-    def note_committed(self) -> None:
-        """Update the high-water mark of committed bytes."""
+    def _note_committed(self) -> None:
         self.committed_high_water = max(
             self.committed_high_water, self.committed_nbytes
         )
@@ -101,119 +130,44 @@ class Growth:
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(
             OutOfMemoryReport(
-                self.backend.device, nbytes, limit_nbytes=self.limit_nbytes
+                self.backend.device, nbytes, limit_nbytes=self.options.limit_nbytes
             )
         )
 
-    def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
-        """Commit the pages under a range; return False when over the limit."""
-        pages = arena.blocks.pages
-        missing = pages.missing(offset, nbytes)
-        if missing == 0:
-            return True
-        spare = 0
-        if self.recycle:
-            idle = sum(other.blocks.pages.idle for other in self.arenas)
-            spare = min(missing, idle - pages.idle_under(offset, nbytes))
-        new = missing - spare
-        room = self.room_nbytes
-        if room is not None and new * arena.page_nbytes > room:
-            return False
-        runs = [
-            PageRun(arena, first, stop)
-            for first, stop in pages.missing_runs(offset, nbytes)
-        ]
-        committed = self._commit_new(runs, new)
-        try:
-            self._recycle_into(runs, offset, nbytes)
-        except OutOfMemoryError:
-            _decommit(committed)
-            raise
-        return True
-
-    def _commit_new(self, runs: list[PageRun], count: int) -> list[PageRun]:
-        """Take ``count`` pages off the front of ``runs`` and commit them, or none."""
-        done: list[PageRun] = []
-        try:
-            while count:
-                arena, first, stop = runs.pop(0)
-                end = min(stop, first + count)
-                arena.commit(first, end)
-                done.append(PageRun(arena, first, end))
-                count -= end - first
-                if end < stop:
-                    runs.insert(0, PageRun(arena, end, stop))
-        except OutOfMemoryError:
-            _decommit(done)
-            raise
-        return done
-
-    def _recycle_into(self, runs: list[PageRun], offset: int, nbytes: int) -> None:
-        """Commit all of ``runs`` with idle pages from elsewhere, the highest first."""
-        for arena, first, stop in runs:
-            page = first
-            while page < stop:
-                source = self._highest_idle(stop - page, arena, offset, nbytes)
-                if source.arena is arena:
-                    arena.move(source.first, source.stop, page)
-                else:
-                    _exchange(source, arena, page)
-                self.recycled_pages += source.page_count
-                page += source.page_count
-
-    def _highest_idle(
-        self, most: int, keep: Arena, offset: int, nbytes: int
-    ) -> PageRun:
-        """Return an idle run that does not lie under a range of ``keep``."""
-        for arena in reversed(self.arenas):
-            below = arena.blocks.pages.count
-            while True:
-                first, stop = arena.blocks.pages.last_idle_run(below, most)
-                if first == stop:
-                    break
-                if arena is not keep:
-                    return PageRun(arena, first, stop)
-                kept_first = offset // keep.page_nbytes
-                kept_stop = (offset + nbytes - 1) // keep.page_nbytes + 1
-                if first >= kept_stop or stop <= kept_first:
-                    return PageRun(arena, first, stop)
-                if stop > kept_stop:
-                    return PageRun(arena, kept_stop, stop)
-                below = kept_first
-        raise AssertionError("fewer idle pages than were counted")
-
-    def _reserve(self, at_least: int) -> Arena:
-        """Add an arena of at least the given bytes."""
+    def _reserve(self, band: int, at_least: int) -> Arena:
+        """Add an arena of at least the given bytes to a band."""
         if Capability.COMMIT in self.backend.capabilities:
-            arena = self._reserve_addresses(at_least)
+            arena = self._reserve_addresses(band, at_least)
         else:
-            arena = self._reserve_segment(at_least)
-        self.arenas.append(arena)
+            arena = self._reserve_segment(band, at_least)
+        self.bands[band].append(arena)
         return arena
 
-    def _reserve_addresses(self, at_least: int) -> Arena:
+    def _reserve_addresses(self, band: int, at_least: int) -> Arena:
         """Reserve several times the device's memory, halved while that is refused."""
-        smallest = align_up(at_least, self.page_nbytes)
+        smallest = align_up(at_least, self.options.page_nbytes)
         total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
-        nbytes = max(align_up(total, self.page_nbytes), smallest)
+        nbytes = max(align_up(total, self.options.page_nbytes), smallest)
         while True:
             try:
-                return self._open(nbytes)
+                return self._open(band, nbytes)
             except OutOfMemoryError:
                 if nbytes == smallest:
                     raise
-                nbytes = max(align_up(nbytes // 2, self.page_nbytes), smallest)
+                nbytes = max(align_up(nbytes // 2, self.options.page_nbytes), smallest)
 
-    def _reserve_segment(self, at_least: int) -> Arena:
+    def _reserve_segment(self, band: int, at_least: int) -> Arena:
         """Take one segment for the request in place of all that are empty."""
         unit = max(SEGMENT_NBYTES, self.backend.granularity)
-        if self.limit_nbytes is not None and self.limit_nbytes < 2 * unit:
+        if (
+            self.options.limit_nbytes is not None
+            and self.options.limit_nbytes < 2 * unit
+        ):
             unit = self.backend.granularity  # small limits are met to the granule
         smallest = align_up(at_least, unit)
         released = 0
         for arena in [arena for arena in self.arenas if arena.blocks.is_empty()]:
-            self.arenas.remove(arena)
-            arena.release()
+            self._close(arena)
             released += arena.nbytes
         room = self.room_nbytes
         if room is not None and smallest > room:
@@ -222,15 +176,18 @@ class Growth:
         if room is not None:
             wanted = min(wanted, max(smallest, room // unit * unit))
         try:
-            return self._open(wanted)
+            return self._open(band, wanted)
         except OutOfMemoryError:
             if wanted == smallest:
                 raise
-            return self._open(smallest)
+            return self._open(band, smallest)
 
-    def _open(self, nbytes: int) -> Arena:
+    def _open(self, band: int, nbytes: int) -> Arena:
         return Arena(
-            self.backend, nbytes, page_nbytes=self.page_nbytes, best_fit=self.best_fit
+            self.backend,
+            nbytes,
+            page_nbytes=self.options.page_nbytes,
+            look_ahead=self.options.look_ahead_of(band),
         )
 
     def place_apart(self, nbytes: int) -> Arena:
@@ -248,7 +205,7 @@ class Growth:
             self.backend,
             whole,
             page_nbytes=granularity,
-            best_fit=False,
+            look_ahead=1,
             is_apart=True,
         )
         try:
@@ -259,7 +216,7 @@ class Growth:
             raise
         arena.blocks.take(0, whole)
         self.apart.append(arena)
-        self.note_committed()
+        self._note_committed()
         return arena
 
     def release_apart(self, arena: Arena) -> None:
@@ -276,7 +233,7 @@ class Growth:
             Bytes given back to the device.
         """
         before = self.committed_nbytes
-        for arena in reversed(list(self.arenas)):
+        for arena in reversed(self.arenas):
             if arena.is_segment:
                 if arena.blocks.is_empty() and self.committed_nbytes > keep:
                     self._close(arena)
@@ -296,25 +253,12 @@ class Growth:
             arena.decommit(first, stop)
 
     def _close(self, arena: Arena) -> None:
-        self.arenas.remove(arena)
+        for band in self.bands:
+            if arena in band:
+                band.remove(arena)
         arena.release()
 
     def release_all(self) -> None:
         """Give every reservation back; nobody uses any of it."""
         for arena in self.all_arenas():
             arena.release()
-
-
-def _decommit(runs: list[PageRun]) -> None:
-    for run in runs:
-        run.arena.decommit(run.first, run.stop)
-
-
-def _exchange(source: PageRun, arena: Arena, page: int) -> None:
-    """Commit as many pages of ``arena`` as are taken from another arena's run."""
-    source.arena.decommit(source.first, source.stop)
-    try:
-        arena.commit(page, page + source.page_count)
-    except OutOfMemoryError:
-        source.arena.commit(source.first, source.stop)
-        raise

@@ -1,6 +1,7 @@
 """A pool's options: read, checked against the device, and completed."""
 
 import os
+import sys
 from dataclasses import dataclass
 
 from madl.backends.counted import CountedBackend
@@ -12,6 +13,13 @@ FITS = ("first", "best")
 
 FEWEST_PAGES_IN_LIMIT = 16
 """Pages shrink until a limit holds so many: else a small limit holds no block."""
+
+SMALL_NBYTES = 1 << 20
+"""Blocks up to here are small; where that is free they have their own arenas."""
+
+LOOK_AHEAD = 8
+"""Of the lowest blocks that fit, so many are looked at for a large block; the smallest
+of them is taken. More gains nothing."""
 
 LEASH_DIVISOR = 64
 """At most this part of what is committed stays in bins when an allocation misses."""
@@ -26,6 +34,18 @@ class PoolOptions:
     recycle: bool
     page_nbytes: int
     pooling: bool
+    has_bands: bool
+    """Whether small and large blocks have arenas of their own."""
+
+    def band_of(self, capacity: int) -> int:
+        """Return 0 for a small block, 1 for a large one."""
+        return 1 if self.has_bands and capacity > SMALL_NBYTES else 0
+
+    def look_ahead_of(self, band: int) -> int:
+        """Return how many blocks that fit are looked at in a band."""
+        if self.fit == "best":
+            return sys.maxsize
+        return LOOK_AHEAD if band else 1
 
     def leash_nbytes(self, committed_nbytes: int) -> int:
         """Return how many bytes may stay in bins when an allocation misses."""
@@ -62,7 +82,8 @@ class PoolOptions:
         _choose_huge_pages(backend, page_nbytes, huge_pages)
         if pooling is None:
             pooling = os.environ.get("MADL_POOL", "on") != "off"
-        return PoolOptions(limit_nbytes, fit, recycle, page_nbytes, pooling)
+        has_bands = Capability.COMMIT in backend.capabilities
+        return PoolOptions(limit_nbytes, fit, recycle, page_nbytes, pooling, has_bands)
 
 
 def _page_nbytes(

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, NoReturn, Self, cast
 
 from madl import accounting, events, forking
 from madl.arena import Arena
@@ -20,7 +20,7 @@ from madl.backends.protocol import Backend
 from madl.errors import MissingCapabilityError, OutOfMemoryError, OutOfMemoryReport
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, HotPool, Memory
-from madl.options import PoolOptions
+from madl.options import SMALL_NBYTES, PoolOptions
 from madl.reclaim import Reclaimers
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.snapshot import PoolSnapshot
@@ -91,9 +91,10 @@ class Pool(HotPool):
             zero=zero,
             pooling=pooling,
         )
-        self._growth = Growth(
-            self._backend, cast("list[Arena]", self._arenas), self._options
-        )
+        if self._options.has_bands:
+            self._small_nbytes = SMALL_NBYTES
+        bands = cast("tuple[list[Arena], list[Arena]]", self._bands)
+        self._growth = Growth(self._backend, bands, self._options)
         self._reclaimers = Reclaimers()
         self._tags: dict[str, TagUsage] = {}
         forking.protect(self)
@@ -120,11 +121,11 @@ class Pool(HotPool):
         self.close()
 
     def __del__(self) -> None:
-        # Every Memory holds its pool, so nothing is live. At interpreter exit the
-        # device may be gone, and the operating system takes the memory back.
-        growth = getattr(self, "_growth", None)
-        if growth is not None and not sys.is_finalizing():
-            growth.release_all()
+        # In a cycle that is collected, handles and views may still be in use by other
+        # finalizers, so what is live goes back with the last of them. At interpreter
+        # exit the device may be gone, and the operating system takes the memory back.
+        if hasattr(self, "_tags") and not sys.is_finalizing():
+            self.close()
 
     def __repr__(self) -> str:
         return f"<madl.Pool on {self.device}: {self._live_nbytes} bytes live>"
@@ -155,6 +156,8 @@ class Pool(HotPool):
     ) -> Memory:
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
+        if tag is not None and not isinstance(tag, str):
+            raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
         if stream is not None:
             raise MissingCapabilityError(
                 self.device, "streams", "allocate without stream="
@@ -170,8 +173,7 @@ class Pool(HotPool):
         watch = None
         if tag is not None or events.listeners:
             usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
-            padding = align_up(asked, BLOCK_GRANULARITY) - asked
-            watch = BlockWatch(asked, padding, tag, usage)
+            watch = BlockWatch(asked, block.capacity - asked, tag, usage)
         return self._hand_out(block, asked, watch)
 
     def _place_apart(self, nbytes: int) -> Block:
@@ -204,8 +206,7 @@ class Pool(HotPool):
             step = next(steps, None)
             if step is None:
                 failed = self._out_of_memory(nbytes, capacity, tuple(tried), refused)
-                failed.__context__ = cause
-                raise failed
+                _raise_after(cause, failed)
             before = self._live_nbytes
             cause = step.run() or cause
             tried.append((step.name, max(before - self._live_nbytes, 0)))
@@ -319,7 +320,7 @@ class Pool(HotPool):
         self._growth.trim(0)
 
     def _freed_after_close(self) -> None:
-        while self._returned and not sys.is_finalizing():
+        while self._has_returned() and not sys.is_finalizing():
             if not self._lock.acquire(blocking=False):
                 return  # whoever holds it comes here on its way out
             self._lock_holder = threading.get_ident()
@@ -350,3 +351,13 @@ class Pool(HotPool):
         """
         with self._locked():
             accounting.check(self, self._growth)
+
+
+def _raise_after(cause: BaseException | None, error: Exception) -> NoReturn:
+    """Raise ``error`` with ``cause`` as its context, whatever the caller handles."""
+    if cause is None:
+        raise error
+    try:
+        raise cause
+    except type(cause):
+        raise error

@@ -20,6 +20,12 @@ class CountedBackend:
         self.capabilities = backend.capabilities
         self.granularity = backend.granularity
         self.alignment = backend.alignment
+        # Once, here: looking at a protocol's members takes longer than a call.
+        self._committing = backend if isinstance(backend, CommitBackend) else None
+        can_move = Capability.REMAP in backend.capabilities
+        self._remapping = (
+            backend if can_move and isinstance(backend, RemapBackend) else None
+        )
         self.calls = 0
 
     def reserve(self, nbytes: int) -> Reservation:
@@ -39,12 +45,16 @@ class CountedBackend:
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Back a range with memory."""
         self.calls += 1
-        self._committing().commit(reservation, offset, nbytes)
+        if self._committing is None:
+            raise self._lies("COMMIT")
+        self._committing.commit(reservation, offset, nbytes)
 
     def decommit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Take a range's memory away."""
         self.calls += 1
-        self._committing().decommit(reservation, offset, nbytes)
+        if self._committing is None:
+            raise self._lies("COMMIT")
+        self._committing.decommit(reservation, offset, nbytes)
 
     def move(
         self, reservation: Reservation, source: int, destination: int, nbytes: int
@@ -54,12 +64,9 @@ class CountedBackend:
         Without ``Capability.REMAP`` that is a decommit and a commit; if the commit
         is refused, the source is committed again before the error is passed on.
         """
-        if (
-            isinstance(self.inner, RemapBackend)
-            and Capability.REMAP in self.capabilities
-        ):
+        if self._remapping is not None:
             self.calls += 1
-            self.inner.remap(reservation, source, destination, nbytes)
+            self._remapping.remap(reservation, source, destination, nbytes)
             return
         self.decommit(reservation, source, nbytes)
         try:
@@ -68,9 +75,7 @@ class CountedBackend:
             self.commit(reservation, source, nbytes)
             raise
 
-    def _committing(self) -> CommitBackend:
-        if not isinstance(self.inner, CommitBackend):
-            raise MissingCapabilityError(
-                self.device, "COMMIT", "a backend that declares what it implements"
-            )
-        return self.inner
+    def _lies(self, capability: str) -> MissingCapabilityError:
+        return MissingCapabilityError(
+            self.device, capability, "a backend that declares what it implements"
+        )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 import madl
-from madl import core
+from madl import hotpath
 from madl.backends import registry
 from madl.errors import BackendNotFoundError
 from madl.sizes import format_nbytes
@@ -38,7 +38,7 @@ def info(as_json: bool) -> None:
 def _collect() -> dict[str, Any]:
     return {
         "version": madl.__version__,
-        "core": "compiled" if core.IS_COMPILED else "pure Python",
+        "core": "compiled" if hotpath.IS_COMPILED else "pure Python",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
         "devices": {kind: _describe(kind) for kind in registry.kinds()},

@@ -6,7 +6,7 @@ from madl.core.skiplist cimport SkipList, word
 @cython.final
 cdef class FirstFit:
     cdef readonly word nbytes
-    cdef readonly bint best_fit
+    cdef readonly word look_ahead
     cdef readonly SkipList index
     cdef readonly Pages pages
     cdef readonly word free_nbytes

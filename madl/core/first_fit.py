@@ -16,15 +16,13 @@ class FirstFit:
     Args:
         nbytes: Size of the arena, a multiple of ``page_nbytes``.
         page_nbytes: The unit of committing.
-        best_fit: Take the smallest free block that is large enough instead of the
-            lowest. O(n), within about 1 % of first fit in memory used.
+        look_ahead: How many of the lowest blocks that fit are looked at; the smallest
+            of them is taken. 1 is plain first fit, a large number is best fit.
     """
 
-    def __init__(
-        self, nbytes: int, page_nbytes: int, best_fit: bool = False
-    ) -> None:  # positional in the C signature
+    def __init__(self, nbytes: int, page_nbytes: int, look_ahead: int = 1) -> None:
         self.nbytes = nbytes
-        self.best_fit = best_fit
+        self.look_ahead = look_ahead
         self.index = SkipList()
         self.pages = Pages(nbytes // page_nbytes, page_nbytes)
         self.free_nbytes = nbytes
@@ -34,9 +32,9 @@ class FirstFit:
         """Return the offset at which a block would be placed, or -1."""
         if alignment:
             return self.index.find_aligned(nbytes, alignment)
-        if self.best_fit:
-            return self.index.find_best(nbytes)
-        return self.index.find(nbytes)
+        if self.look_ahead == 1:
+            return self.index.find(nbytes)
+        return self.index.find_best(nbytes, self.look_ahead)
 
     def allocate(self, nbytes: int) -> int:
         """Place a block where no page has to be committed for it.
@@ -46,20 +44,14 @@ class FirstFit:
             it lacks pages: commit those of ``find`` and ``take`` it, or free some
             memory below it first. Nothing has changed then.
 
-        Complexity: expected O(log n) in free blocks, O(n) with ``best_fit``.
+        Complexity: expected O(log n) in free blocks, and up to ``look_ahead`` more.
         """
-        if self.best_fit:
-            offset = self.index.find_best(nbytes)
-        else:
-            offset = self.index.find(nbytes)
+        offset = self.find(nbytes)
         if offset < 0:
             return -1
         if self.pages.missing(offset, nbytes):
             return -2
-        if self.best_fit:
-            self.index.carve(offset, nbytes)
-        else:
-            self.index.carve_found(nbytes)
+        self.index.carve_best(offset, nbytes)
         self.pages.occupy(offset, nbytes)
         self.free_nbytes -= nbytes
         return offset

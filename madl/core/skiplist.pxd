@@ -37,8 +37,9 @@ cdef class SkipList:
     cpdef word find(self, word nbytes) noexcept
     @cython.locals(words="word*", node=record, had=word)
     cpdef int carve_found(self, word nbytes) except -1
-    @cython.locals(words="word*", node=record, best=record, slot=Py_ssize_t)
-    cpdef word find_best(self, word nbytes) noexcept
+    @cython.locals(words="word*", node=record, best=record, slot=Py_ssize_t, fitting=word, steps=word)
+    cpdef word find_best(self, word nbytes, word most) noexcept
+    cpdef int carve_best(self, word offset, word nbytes) except -1
     @cython.locals(words="word*", node=record, offset=word)
     cpdef word find_aligned(self, word nbytes, word alignment) noexcept
     @cython.locals(words="word*", node=record, start=word, stop=word, had=word)

@@ -113,31 +113,41 @@ class SkipList:
             self._complete_path(node, self.before_found)
             self._unlink(node)
 
-    def find_best(self, nbytes: int) -> int:
-        """Return the offset of the smallest block of at least ``nbytes``, or -1.
+    def find_best(self, nbytes: int, most: int) -> int:
+        """Return the smallest of the first ``most`` blocks that fit, or -1.
 
-        The lowest of equals. O(n), but what is out of reach is skipped.
+        The lowest of equals. ``carve_best`` takes it as long as nothing else has
+        changed the list. Expected O(log n + most) where the blocks that fit lie close
+        to each other; O(n) at worst, but what is out of reach is skipped.
         """
+        if self.find(nbytes) < 0:
+            return -1
         words = self.words
-        best = 0
-        node = 0
-        while True:
+        node = self.found
+        best = node
+        fitting = 1
+        steps = 0
+        while words[best + 3] > nbytes and fitting < most:
             slot = 2 + 2 * (words[node + 1] - 1)
-            if node == 0:
-                slot = 2 + 2 * self.height
             while slot > 2 and words[node + slot + 1] >= nbytes:
                 slot -= 2
-            if (
-                node
-                and words[node + 3] >= nbytes
-                and (best == 0 or words[node + 3] < words[best + 3])
-            ):
-                best = node
-                if words[node + 3] == nbytes:
-                    return words[node]
             node = words[node + slot]
             if node == 0:
-                return words[best] if best else -1
+                break
+            steps += 1
+            if words[node + 3] >= nbytes:
+                fitting += 1
+                if words[node + 3] < words[best + 3]:
+                    best = node
+        self.visits += steps
+        return words[best]
+
+    def carve_best(self, offset: int, nbytes: int) -> None:
+        """Take ``nbytes`` from the low end of the block that ``find_best`` returned."""
+        if self.words[self.found] == offset:
+            self.carve_found(nbytes)
+        else:
+            self.carve(offset, nbytes)
 
     def find_aligned(self, nbytes: int, alignment: int) -> int:
         """Return the lowest aligned offset with ``nbytes`` free bytes, or -1.

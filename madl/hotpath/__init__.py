@@ -1,0 +1,45 @@
+"""The way of an allocation that finds what it needs: bins, counters, the handle.
+
+There are two bodies with the same names and the same tests: ``_compiled``, which a
+machine with a C compiler gets, and ``interpreted_memory`` with ``interpreted_pool``.
+"""
+
+from typing import TYPE_CHECKING
+
+from madl.hotpath.shared import BLOCK_GRANULARITY, BlockState, Watch, register_cold
+
+IS_COMPILED = False
+"""Whether the compiled body is the one that runs."""
+
+if TYPE_CHECKING:
+    from madl.hotpath.interpreted_memory import Block, Memory
+    from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+    from madl.hotpath.shared import HotArena
+else:
+    try:
+        from madl.hotpath._compiled import (
+            HotArena,
+            HotPool,
+            Memory,
+            change_watch_count,
+        )
+
+        Block = int  # the compiled body passes addresses of its records around
+        IS_COMPILED = True
+    except ImportError:
+        from madl.hotpath.interpreted_memory import Block, Memory
+        from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+        from madl.hotpath.shared import HotArena
+
+__all__ = [
+    "BLOCK_GRANULARITY",
+    "IS_COMPILED",
+    "Block",
+    "BlockState",
+    "HotArena",
+    "HotPool",
+    "Memory",
+    "Watch",
+    "change_watch_count",
+    "register_cold",
+]

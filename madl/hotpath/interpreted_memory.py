@@ -1,0 +1,263 @@
+"""``Memory`` and its block, interpreted.
+
+A free only puts the block on a list. ``append`` is atomic, so no lock is taken and a
+finalizer may run at any point.
+"""
+
+import builtins
+from collections import deque
+from typing import Any, Protocol, Self
+
+from madl.hotpath.shared import HotArena, Watch, cold
+
+
+class Block:
+    """A part of an arena that is live, or free in a bin. One object for both lives."""
+
+    __slots__ = ("arena", "capacity", "home", "nbytes", "offset", "watch")
+
+    def __init__(
+        self, arena: HotArena | None, offset: int, capacity: int, home: "Home"
+    ) -> None:
+        self.arena = arena
+        self.offset = offset
+        self.capacity = capacity
+        self.home = home  # where a free puts it: its bin, or the pool's returned list
+        self.nbytes = 0
+        self.watch: Watch | None = None
+
+
+class Home(Protocol):
+    """What a freed block is appended to."""
+
+    def append(self, block: Block, /) -> None:
+        """Take the block. Runs in finalizers."""
+
+
+NOWHERE: Home = deque(maxlen=0)
+"""The home of blocks without bytes: there is nothing to give back."""
+
+
+class Memory:
+    """A piece of device memory, held until ``free()`` or until it is dropped.
+
+    Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
+    ``FreedMemoryError`` after ``free()``. A handle may be passed between threads; two
+    threads must not free, resize or write the same one at once.
+    """
+
+    __slots__ = ("_block", "_nbytes", "_pool", "_root")
+
+    _pool: Any  # the HotPool, which is not known here
+    _block: Block | None
+    _nbytes: int
+    # None, or what keeps the block for views and slices: see memory.py.
+    _root: Any
+
+    def free(self) -> None:
+        """Give the memory back to its pool.
+
+        The next ``allocate`` can hand the block out again, so nothing may read or
+        write it any more. While arrays or memoryviews of it live, the handle is dead
+        at once and the block goes back with the last of them.
+
+        Raises:
+            FreedMemoryError: It was freed before.
+            ValueError: It is a slice; free the memory that it was cut from.
+
+        Complexity: O(1). Thread-safe; takes no lock and never calls the device.
+        """
+        block = self._block
+        if block is None:
+            raise cold["refuse_free"](self)
+        self._block = None
+        if self._root is not None:
+            self._root = None
+            return
+        pool = self._pool
+        pool._live_nbytes -= self._nbytes
+        pool._binned_nbytes += block.capacity
+        if block.watch is not None:
+            block.watch.freed()
+            block.watch = None
+        block.home.append(block)
+
+    def __del__(self) -> None:
+        block = self._block
+        if block is not None and self._root is None:
+            pool = self._pool
+            pool._live_nbytes -= self._nbytes
+            pool._binned_nbytes += block.capacity
+            if block.watch is not None:
+                block.watch.freed()
+                block.watch = None
+            block.home.append(block)
+
+    def _place(self) -> tuple[HotArena | None, int, int] | None:
+        """Return arena, offset and capacity; ``None`` when it has no block."""
+        block = self._block
+        return None if block is None else (block.arena, block.offset, block.capacity)
+
+    def _watch(self) -> Watch | None:
+        return None if self._block is None else self._block.watch
+
+    def _keeper(self) -> "Memory":
+        """Return a second handle of the block, for a root to hold.
+
+        A handle with a root leaves its block alone, so the keeper alone frees it.
+        """
+        keeper = Memory.__new__(Memory)
+        keeper._pool = self._pool
+        keeper._nbytes = self._nbytes
+        keeper._root = None
+        keeper._block = self._block
+        return keeper
+
+    def _forget_block(self) -> None:
+        """Keep the block no longer, without freeing it."""
+        self._block = None
+
+    def _exchange(self, other: "Memory") -> None:
+        """Swap blocks and sizes with another handle of the same pool."""
+        self._block, other._block = other._block, self._block
+        self._nbytes, other._nbytes = other._nbytes, self._nbytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._block is not None:
+            self.free()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes asked for."""
+        return self._nbytes
+
+    @property
+    def pool(self) -> Any:  # noqa: ANN401  # Pool, which is not known here
+        """The pool that the memory came from."""
+        return self._pool
+
+    @property
+    def capacity(self) -> int:
+        """Bytes given: ``nbytes`` rounded up to the pool's granularity."""
+        return cold["capacity"](self)
+
+    @property
+    def address(self) -> int:
+        """Where the memory starts; 0 for zero bytes. Not covered by ``free``.
+
+        Raises:
+            MissingCapabilityError: The device has no addresses.
+        """
+        return cold["address"](self)
+
+    @property
+    def native(self) -> object:
+        """What the device's own API calls this memory: an address, a ``cl_mem``."""
+        return cold["native"](self)
+
+    @property
+    def device(self) -> str:
+        """The device's name, as in ``"cpu"``."""
+        return cold["device"](self)
+
+    @property
+    def tag(self) -> str | None:
+        """The tag that the memory was allocated under."""
+        return cold["tag"](self)
+
+    @property
+    def stream(self) -> object:
+        """The stream that owns the memory; ``None`` on devices without streams."""
+        return cold["stream"](self)
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether ``free()`` has been called, on it or on what it was cut from."""
+        return cold["is_freed"](self)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return cold["array_interface"](self)
+
+    def as_array(self, dtype: Any = "uint8", shape: Any = None) -> Any:  # noqa: ANN401  # NumPy is not imported here
+        """Return a NumPy array over the memory, without a copy.
+
+        Args:
+            dtype: Anything ``numpy.dtype`` accepts.
+            shape: An int or a tuple; all of the memory as one dimension when None.
+
+        Returns:
+            A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
+            array and all arrays made from it are gone, whatever is freed before.
+
+        Raises:
+            ValueError: The array would be larger than the memory.
+            MissingCapabilityError: The CPU cannot reach the device's memory.
+        """
+        return cold["as_array"](self, dtype, shape)
+
+    def memoryview(self) -> builtins.memoryview:
+        """Return a writable view of the bytes; it keeps the block live."""
+        return cold["memoryview"](self)
+
+    def __buffer__(self, flags: int) -> builtins.memoryview:
+        return cold["memoryview"](self)
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the content."""
+        return cold["tobytes"](self)
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def __getitem__(self, part: slice) -> "Memory":
+        return cold["cut"](self, part)
+
+    def copy_from(self, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+        """Copy the bytes of ``source`` to the start of this memory.
+
+        Args:
+            source: A ``Memory``, or anything with a C-contiguous buffer.
+            stream: Where the copy is queued. Without one it is complete on return.
+
+        Raises:
+            ValueError: ``source`` is larger. Nothing is copied.
+            NotContiguousError: ``source`` has gaps.
+        """
+        cold["copy_from"](self, source, stream)
+
+    def copy_to(self, destination: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+        """Copy all bytes to the start of ``destination``, as ``copy_from`` does."""
+        cold["copy_to"](self, destination, stream)
+
+    def fill(self, value: int = 0) -> None:
+        """Set every byte to ``value``, 0 to 255."""
+        cold["fill"](self, value)
+
+    def resize(self, nbytes: int | str) -> None:
+        """Change ``nbytes``; the content up to the smaller size stays.
+
+        The memory may move. Nothing changes on failure.
+
+        Raises:
+            ValueError: It is a slice, or views of it live.
+            OutOfMemoryError: As for ``allocate``.
+        """
+        cold["resize"](self, nbytes)
+
+    def record_stream(self, stream: object) -> None:
+        """Say that queued work of another stream uses the memory.
+
+        Raises:
+            MissingCapabilityError: The device is not stream-ordered.
+        """
+        cold["record_stream"](self, stream)
+
+    def __reduce_ex__(self, protocol: object) -> Any:  # noqa: ANN401  # it only raises
+        raise cold["refuse_pickle"](self)
+
+    def __repr__(self) -> str:
+        return cold["repr"](self)

@@ -1,0 +1,305 @@
+"""Bins in front of the arenas' indexes, interpreted.
+
+Bins are lists, and ``append`` and ``pop`` are atomic. All that changes the index
+waits for an allocation that misses, under the pool's lock.
+"""
+
+import sys
+import threading
+from abc import abstractmethod
+from collections import deque
+
+from madl.backends.protocol import Capability
+from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
+from madl.hotpath.shared import BLOCK_GRANULARITY, BlockState, HotArena, Watch
+
+MOST_SIZES_REMEMBERED = 1 << 16
+
+active_watches = 0
+"""How many ``with madl.tag(...)`` and ``madl.record(...)`` are active anywhere."""
+
+
+def change_watch_count(by: int) -> None:
+    """Tell every pool that a tag or a recording has become active, or has ended."""
+    global active_watches  # read on every allocation, where a look-up would cost more
+    active_watches += by
+
+
+class HotPool:
+    """Bins in front of the arenas' indexes, and what every allocation counts.
+
+    ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
+    """
+
+    device: str
+    capabilities: Capability
+
+    def __init__(self) -> None:
+        # Arenas of small blocks, and of large ones, where a pool tells them apart.
+        self._bands: tuple[list[HotArena], list[HotArena]] = ([], [])
+        self._small_nbytes = sys.maxsize
+        self._bins: dict[int, list[Block]] = {}
+        self._filled_large_bins: dict[int, LargeBin] = {}
+        # The same lists by the size asked for, so that a hit need not round.
+        self._bins_by_request: dict[int, list[Block]] = {}
+        self._most_bins = MOST_SIZES_REMEMBERED
+        self._returned: deque[Block] = deque()
+        self._placed: set[Block] = set()
+        self._lock = threading.Lock()
+        self._lock_holder = 0
+        self._leash_nbytes = 0
+        self._binned_nbytes = 0
+        self._live_nbytes = 0
+        self._live_high_water = 0
+        self._allocation_count = 0
+        self._miss_count = 0
+
+    def allocate(
+        self,
+        nbytes: int | str,
+        *,
+        alignment: int | None = None,
+        stream: object = None,
+        tag: str | None = None,
+    ) -> Memory:
+        """Return memory of at least ``nbytes`` bytes; its content is undefined.
+
+        Args:
+            nbytes: Bytes, or a text such as ``"64 MiB"``. Zero is allowed.
+            alignment: Bytes, a power of two. The device's own at least (512).
+            stream: The stream whose work uses it, on stream-ordered devices.
+            tag: A label that statistics, reports and traces show.
+
+        Raises:
+            OutOfMemoryError: It does not fit the limit or the device. The report in
+                the error says why; accounting is unchanged and the pool usable.
+            TypeError, ValueError, OverflowError: ``nbytes`` is no byte count.
+            MissingCapabilityError: The device cannot honour an option.
+
+        Complexity: O(1) when a block of the same rounded size was freed lately, else
+        O(log n) in the pool's free blocks. Thread-safe.
+        """
+        if (
+            nbytes.__class__ is not int
+            or alignment is not None
+            or stream is not None
+            or tag is not None
+            or active_watches
+        ):
+            return self._allocate_with(nbytes, alignment, stream, tag)
+        try:
+            block = self._bins_by_request[nbytes].pop()
+        except (KeyError, IndexError):
+            block = self._miss(nbytes)
+        self._binned_nbytes -= block.capacity
+        self._allocation_count += 1
+        live_nbytes = self._live_nbytes + nbytes
+        self._live_nbytes = live_nbytes
+        if live_nbytes > self._live_high_water:
+            self._live_high_water = live_nbytes
+        block.nbytes = nbytes
+        memory = Memory.__new__(Memory)
+        memory._block = block
+        memory._root = None
+        memory._nbytes = nbytes
+        memory._pool = self
+        return memory
+
+    def _hand_out(self, block: Block, nbytes: int, watch: Watch | None) -> Memory:
+        """Count a block as live and make its handle."""
+        self._binned_nbytes -= block.capacity
+        self._allocation_count += 1
+        self._live_nbytes += nbytes
+        self._live_high_water = max(self._live_high_water, self._live_nbytes)
+        block.nbytes = nbytes
+        block.watch = watch
+        memory = Memory.__new__(Memory)
+        memory._block = block
+        memory._root = None
+        memory._nbytes = nbytes
+        memory._pool = self
+        return memory
+
+    def _slice_of(self, root: object, nbytes: int) -> Memory:
+        """Return a handle without a block, whose root is what it was cut from."""
+        memory = Memory.__new__(Memory)
+        memory._block = None
+        memory._root = root
+        memory._nbytes = nbytes
+        memory._pool = self
+        return memory
+
+    def _miss(self, nbytes: int) -> Block:
+        """Return a block for a size whose bin is empty; it counts as binned still."""
+        capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
+        if nbytes <= 0 or self._lock_holder == threading.get_ident():
+            if nbytes == 0:
+                return Block(None, 0, 0, NOWHERE)
+            return self._place_apart(nbytes)
+        with self._lock:
+            self._lock_holder = threading.get_ident()
+            try:
+                block = self._place(nbytes, capacity)
+            finally:
+                self._lock_holder = 0
+        return block if block is not None else self._place_slowly(nbytes, capacity, 0)
+
+    def _place(self, nbytes: int, capacity: int) -> Block | None:
+        """Take a block from its bin, or from where no page is missing."""
+        home = self._bin(capacity)
+        if len(self._bins_by_request) >= MOST_SIZES_REMEMBERED:
+            self._bins_by_request.clear()
+        self._bins_by_request[nbytes] = home
+        try:
+            return home.pop()
+        except IndexError:
+            self._miss_count += 1
+        if self._returned:
+            self._take_back_returned()
+        while self._filled_large_bins:
+            self._flush_bin(self._filled_large_bins.popitem()[1])
+        if self._binned_nbytes > self._leash_nbytes:
+            self._flush()
+        for arena in self._bands[capacity > self._small_nbytes]:
+            offset = arena.blocks.allocate(capacity)
+            if offset >= 0:
+                return self._block_at(arena, offset, capacity, is_binned=True)
+        return None
+
+    def _bin(self, capacity: int) -> list[Block]:
+        home = self._bins.get(capacity)
+        if home is None:
+            if len(self._bins) >= self._most_bins:
+                self._drop_unused_bins()
+            is_large = capacity > self._small_nbytes
+            home = LargeBin(capacity, self._filled_large_bins) if is_large else []
+            self._bins[capacity] = home
+        return home
+
+    def _drop_unused_bins(self) -> None:
+        """Forget the sizes that no block has any more."""
+        used = {block.capacity for block in self._placed}
+        self._bins = {size: home for size, home in self._bins.items() if size in used}
+        self._bins_by_request.clear()
+        self._most_bins = max(MOST_SIZES_REMEMBERED, 2 * len(self._bins))
+
+    def _block_at(
+        self, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
+    ) -> Block:
+        """Return the block for a place that was taken; its free goes to its bin."""
+        home = self._bin(capacity) if is_binned else self._returned
+        block = Block(arena, offset, capacity, home)
+        self._placed.add(block)
+        self._binned_nbytes += capacity
+        return block
+
+    def _block_states(self) -> list[BlockState]:
+        """Return every placed block, live or free in a bin."""
+        free = {*self._returned, *(b for home in self._bins.values() for b in home)}
+        return [
+            BlockState(
+                block.arena,
+                block.offset,
+                block.capacity,
+                block not in free,
+                block.nbytes,
+                block.watch.tag if block.watch is not None else None,
+            )
+            for block in self._placed
+            if block.arena is not None
+        ]
+
+    def _return_every_free(self) -> None:
+        """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
+        self._bins_by_request.clear()
+        last_frees = _LastFrees(self)
+        for block in self._placed:
+            block.home = last_frees
+
+    def _flush(self) -> None:
+        """Give all binned blocks back to the index, where they coalesce."""
+        for home in self._bins.values():
+            if home:
+                self._flush_bin(home)
+
+    def _flush_bin(self, home: list[Block]) -> None:
+        while home:
+            try:
+                block = home.pop()
+            except IndexError:  # another thread took the last one
+                return
+            self._unplace(block)
+
+    def _has_returned(self) -> bool:
+        """Whether blocks wait that belong to no bin."""
+        return bool(self._returned)
+
+    def _take_back_returned(self) -> None:
+        while self._returned:
+            self._unplace(self._returned.popleft())
+
+    def _unplace(self, block: Block) -> None:
+        self._binned_nbytes -= block.capacity
+        self._placed.discard(block)
+        arena = block.arena
+        assert arena is not None, "blocks without bytes are never placed"
+        arena.blocks.free(block.offset, block.capacity)
+        if arena.is_apart:
+            self._release_apart(arena)
+
+    @abstractmethod
+    def _allocate_with(
+        self,
+        nbytes: int | str,
+        alignment: int | None,
+        stream: object,
+        tag: str | None,
+    ) -> Memory:
+        """Allocate where an argument needs more than a look at a bin."""
+
+    @abstractmethod
+    def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
+        """Return a block where pages have to be found for it, or raise."""
+
+    @abstractmethod
+    def _place_apart(self, nbytes: int) -> Block:
+        """Return a block in an arena of its own: for a call within a call."""
+
+    @abstractmethod
+    def _release_apart(self, arena: HotArena) -> None:
+        """Give back an arena of one block, which is free."""
+
+    @abstractmethod
+    def _freed_after_close(self) -> None:
+        """Give back what was freed since the pool was closed. Runs in finalizers."""
+
+
+class LargeBin(list[Block]):
+    """A bin that every miss empties, whatever the leash: large blocks hide much space.
+
+    The lower of the two blocks freed last is on top, which keeps high pages idle.
+    """
+
+    def __init__(self, capacity: int, filled: "dict[int, LargeBin]") -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._filled = filled
+
+    def append(self, block: Block) -> None:
+        """Take a block. Runs in finalizers."""
+        if self and self[-1].offset < block.offset:
+            self.insert(-1, block)
+        else:
+            super().append(block)
+        self._filled[self._capacity] = self
+
+
+class _LastFrees:
+    """The home of a closed pool's blocks: they go back to the device."""
+
+    def __init__(self, pool: HotPool) -> None:
+        self._pool = pool
+
+    def append(self, block: Block) -> None:
+        self._pool._returned.append(block)
+        self._pool._freed_after_close()

@@ -1,0 +1,50 @@
+"""What both bodies of the hot path share: arenas, watches, and what is not hot."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from madl.core.first_fit import FirstFit
+
+BLOCK_GRANULARITY = 512
+"""Capacities and offsets of blocks are multiples of it: the alignment that CUDA
+promises, so that the same program has the same offsets on every device."""
+
+
+cold: dict[str, Callable[..., Any]] = {}
+"""The functions behind the methods of ``Memory`` that are not hot, by name."""
+
+
+def register_cold(functions: dict[str, Callable[..., Any]]) -> None:
+    """Give ``Memory`` the functions behind its methods that are not hot."""
+    cold.update(functions)
+
+
+class HotArena:
+    """What the hot path knows of an arena."""
+
+    def __init__(
+        self, blocks: FirstFit, address: int | None, *, is_apart: bool
+    ) -> None:
+        self.blocks = blocks
+        self.address = address
+        self.is_apart = is_apart  # holds one block, placed outside the pool's order
+
+
+class Watch:
+    """Whoever wants to know of a block's free: a tag's usage, a recording."""
+
+    tag: str | None = None
+
+    def freed(self) -> None:
+        """Take note. Runs in finalizers: no lock, no pool, nothing that raises."""
+
+
+class BlockState(NamedTuple):
+    """A placed block, as statistics and snapshots see it."""
+
+    arena: HotArena
+    offset: int
+    capacity: int
+    is_live: bool
+    nbytes: int
+    tag: str | None
