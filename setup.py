@@ -11,7 +11,7 @@ WISH = os.environ.get("MADL_COMPILE", "")
 # A .py is compiled once a .pxd beside it gives C types to what it calls an int.
 CORE = ("skiplist", "pages", "first_fit")
 SOURCES = [f"madl/core/{name}.py" for name in CORE]
-SOURCES.append("madl/hotpath/_compiled.pyx")
+SOURCES += [f"madl/hotpath/{name}.pyx" for name in ("_compiled", "_native")]
 OFF = ("annotation_typing", "boundscheck", "wraparound", "initializedcheck")
 DIRECTIVES = dict.fromkeys(OFF, False)  # annotated ints would contradict the .pxd
 DIRECTIVES |= {"language_level": 3, "cdivision": True, "freethreading_compatible": True}
@@ -29,13 +29,15 @@ def extensions() -> list[Extension]:
     names = [source.rpartition(".")[0].replace("/", ".") for source in SOURCES]
     found = cythonize(
         [
-            Extension(name, [source], extra_compile_args=["-O3"])
+            Extension(name, [source], include_dirs=["madl/hotpath"])
             for name, source in zip(names, SOURCES, strict=True)
         ],
         build_dir="build/cython",
         compiler_directives=DIRECTIVES,
     )
     for extension in found:
+        if os.name == "posix":
+            extension.extra_compile_args = ["-O3"]
         extension.optional = WISH != "1"  # set last: cythonize drops it
     return found
 

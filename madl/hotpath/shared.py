@@ -48,3 +48,20 @@ class BlockState(NamedTuple):
     is_live: bool
     nbytes: int
     tag: str | None
+
+
+class NativeFunctions(NamedTuple):
+    """Addresses of C functions over one pool, and the context they are called with.
+
+    ``void *malloc(void *context, size_t nbytes)``,
+    ``void *calloc(void *context, size_t count, size_t nbytes)``,
+    ``void *realloc(void *context, void *pointer, size_t nbytes)``,
+    ``void free(void *context, void *pointer, size_t nbytes)``.
+    They return NULL when there is no memory, and may be called by any thread.
+    """
+
+    context: int
+    malloc: int
+    calloc: int
+    realloc: int
+    free: int

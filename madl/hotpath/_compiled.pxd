@@ -1,0 +1,54 @@
+# What the other compiled modules may use of _compiled.pyx.
+cimport cython
+from madl.core.first_fit cimport FirstFit
+from madl.core.skiplist cimport word
+from madl.hotpath.bins cimport Bin, Bins, Block
+
+cdef struct Slab
+
+cdef class HotArena:
+    cdef readonly FirstFit blocks
+    cdef readonly object address
+    cdef readonly bint is_apart
+    cdef unsigned long long base
+
+@cython.final
+cdef class Memory:
+    cdef HotPool owner
+    cdef Block* block
+    cdef word size
+    cdef public object _root
+
+cdef class HotPool:
+    cdef Bins bins
+    cdef Slab* slabs
+    # Arenas of small blocks, and of large ones, where a pool tells them apart.
+    cdef readonly tuple _bands
+    cdef list small_arenas
+    cdef list large_arenas
+    cdef public word _small_nbytes
+    cdef public word _leash_nbytes
+    cdef public object _lock
+    cdef public unsigned long _lock_holder
+    cdef readonly word _miss_count
+
+    @cython.final
+    cdef void take_back(self, Block* block) noexcept
+    @cython.final
+    cdef Memory handle(self, Block* block, word size)
+    @cython.final
+    cdef Block* miss(self, word nbytes) except NULL
+    @cython.final
+    cdef Block* place(self, word capacity) except? NULL
+    @cython.final
+    cdef Block* new_block(self, HotArena arena, word offset, word capacity) except NULL
+    @cython.final
+    cdef int add_slab(self) except -1
+    @cython.final
+    cdef Bin* bin_of(self, word capacity) except NULL
+    @cython.final
+    cdef int rebuild_slots(self) except -1
+    @cython.final
+    cdef int unplace(self, Block* block) except -1
+    @cython.final
+    cdef int flush(self, Bin** filled) except -1

@@ -1,0 +1,160 @@
+# Bins in C: the blocks of one pool, free by capacity or live, and what is counted.
+#
+# Nothing here touches a Python object or needs the interpreter's lock. Where other
+# threads may come in without it, the caller holds the guard.
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
+from madl.core.skiplist cimport word
+
+cdef extern from "guard.h":
+    ctypedef int madl_guard
+    void madl_enter(madl_guard* guard) noexcept nogil
+    void madl_leave(madl_guard* guard) noexcept nogil
+    const bint MADL_HAS_INTERPRETER_LOCK
+
+cdef enum:
+    GRANULARITY = 512
+    # Offsets are multiples of GRANULARITY, so their low bits can tell a block's state.
+    LIVE = 1
+    UNBINNED = 2
+    FLAGS = 511
+
+cdef struct Bin:
+    # The free blocks of one capacity, the one to hand out next on top.
+    word capacity
+    Block* top
+    Bin* next_filled
+    Py_ssize_t placed  # blocks of this capacity, live ones included
+    bint is_large
+    bint is_listed  # among the filled ones: a bin may have been emptied since
+
+cdef struct Block:
+    # A part of an arena. 48 bytes.
+    word offset_and_flags
+    word nbytes
+    Bin* bin  # of its capacity; NULL while the record is unused
+    Block* next  # in its bin, in the returned list or among the unused
+    PyObject* arena  # borrowed: the pool keeps an arena while a block lies in it
+    PyObject* watch  # owned, or NULL
+
+cdef struct Slot:
+    word capacity
+    Bin* bin
+
+cdef struct Bins:
+    Slot* slots  # open addressing; a power of two of them
+    Py_ssize_t slot_count
+    Py_ssize_t bin_count
+    Bin* filled_small
+    Bin* filled_large
+    Block* returned  # free, and in no bin
+    Block* unused
+    word binned_nbytes
+    word live_nbytes
+    word live_high_water
+    word allocation_count
+    bint returns_every_free
+    bint is_guarded
+    madl_guard guard
+
+
+cdef inline void enter(Bins* bins) noexcept nogil:
+    if bins.is_guarded:
+        madl_enter(&bins.guard)
+
+
+cdef inline void leave(Bins* bins) noexcept nogil:
+    if bins.is_guarded:
+        madl_leave(&bins.guard)
+
+
+cdef inline word round_up(word nbytes) noexcept nogil:
+    return (nbytes + GRANULARITY - 1) & ~<word>(GRANULARITY - 1)
+
+
+cdef inline word offset_of(Block* block) noexcept nogil:
+    return block.offset_and_flags & ~<word>FLAGS
+
+
+cdef inline Slot* slot_for(Slot* slots, Py_ssize_t count, word capacity) noexcept nogil:
+    # The slot that holds a capacity, or the free one where it belongs. Fibonacci
+    # hashing: the high half of the product is the well-mixed one.
+    cdef Py_ssize_t i = <Py_ssize_t>(
+        (<uint64_t>(capacity >> 9) * <uint64_t>0x9E3779B97F4A7C15ULL) >> 40
+    ) & (count - 1)
+    while slots[i].capacity != capacity and slots[i].bin is not NULL:
+        i = (i + 1) & (count - 1)
+    return &slots[i]
+
+
+cdef inline Block* pop(Bins* bins, word capacity) noexcept nogil:
+    # A free block of a capacity, or NULL when its bin is empty.
+    cdef Bin* bin = slot_for(bins.slots, bins.slot_count, capacity).bin
+    cdef Block* block
+    if bin is NULL:
+        return NULL
+    block = bin.top
+    if block is not NULL:
+        bin.top = block.next
+    return block
+
+
+cdef inline void push(Bins* bins, Block* block) noexcept nogil:
+    cdef Bin* bin = block.bin
+    cdef Block* top = bin.top
+    # The lower of the two large blocks freed last on top: it keeps high pages idle.
+    if (
+        bin.is_large
+        and top is not NULL
+        and top.offset_and_flags < block.offset_and_flags
+    ):
+        block.next = top.next
+        top.next = block
+    else:
+        block.next = top
+        bin.top = block
+    if bin.is_listed:
+        return
+    bin.is_listed = True
+    if bin.is_large:
+        bin.next_filled = bins.filled_large
+        bins.filled_large = bin
+    else:
+        bin.next_filled = bins.filled_small
+        bins.filled_small = bin
+
+
+cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogil:
+    block.offset_and_flags |= LIVE
+    block.nbytes = nbytes
+    bins.binned_nbytes -= block.bin.capacity
+    bins.allocation_count += 1
+    bins.live_nbytes += nbytes
+    if bins.live_nbytes > bins.live_high_water:
+        bins.live_high_water = bins.live_nbytes
+
+
+cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
+    # Makes the record of a free block unused.
+    bins.binned_nbytes -= block.bin.capacity
+    block.bin.placed -= 1
+    block.bin = NULL
+    block.next = bins.unused
+    bins.unused = block
+
+
+cdef inline bint put_back(Bins* bins, Block* block) noexcept nogil:
+    # Puts a block that is no longer live where it can be had again; returns whether
+    # the pool is closed and should hear of it.
+    bins.live_nbytes -= block.nbytes
+    bins.binned_nbytes += block.bin.capacity
+    block.offset_and_flags &= ~<word>LIVE
+    if block.arena is NULL:
+        discard(bins, block)
+    elif bins.returns_every_free or block.offset_and_flags & UNBINNED:
+        block.next = bins.returned
+        bins.returned = block
+        return bins.returns_every_free
+    else:
+        push(bins, block)
+    return False
