@@ -28,7 +28,8 @@ class Arena:
     """One reservation of which some scattered pages are committed and written."""
 
     def __init__(self, page_nbytes: int, huge_pages: bool) -> None:
-        self.backend = CpuBackend(page_nbytes=page_nbytes, huge_pages=huge_pages)
+        self.backend = CpuBackend(page_nbytes=page_nbytes)
+        self.backend.choose_pages(page_nbytes, huge=huge_pages)
         if Capability.REMAP not in self.backend.capabilities:
             raise SystemExit(f"no remap: {self.backend.describe()['remap']}")
         self.page_nbytes = page_nbytes

@@ -6,6 +6,7 @@ from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.core.first_fit import FirstFit
 from madl.hotpath import HotArena
+from madl.sizes import align_up
 
 
 class PageRun(NamedTuple):
@@ -46,6 +47,7 @@ class Arena(HotArena):
         self.backend = backend
         self.reservation: Reservation = backend.reserve(nbytes)
         self.is_segment = Capability.COMMIT not in backend.capabilities
+        self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
         super().__init__(
             FirstFit(nbytes, self.page_nbytes, look_ahead),
@@ -65,6 +67,20 @@ class Arena(HotArena):
         """Bytes taken from the device."""
         return self.blocks.pages.committed * self.page_nbytes
 
+    def find(self, nbytes: int, alignment: int) -> int:
+        """Return the first offset for a block whose address is aligned, or -1."""
+        promised = self.backend.alignment
+        if alignment <= promised:
+            return self.blocks.find(nbytes, alignment)
+        # The arena's own start is aligned no further: find room to move up in.
+        offset = self.blocks.find(nbytes + alignment - promised, promised)
+        return offset if offset < 0 else self.align(offset, alignment)
+
+    def align(self, offset: int, alignment: int) -> int:
+        """Return the next offset whose address is a multiple of it; 0 for any."""
+        start = self.address or 0
+        return align_up(start + offset, alignment or 1) - start
+
     def commit(self, first: int, stop: int) -> None:
         """Commit pages; on failure nothing has changed."""
         self.backend.commit(
@@ -83,17 +99,20 @@ class Arena(HotArena):
         )
         self.blocks.pages.decommit(first, stop)
 
-    def move(self, first: int, stop: int, destination: int) -> None:
-        """Take the memory of idle pages and commit it at page ``destination``."""
-        count = stop - first
-        self.backend.move(
+    def move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
+        """Take the memory of idle pages and commit it at a page of another arena.
+
+        It may be this arena too.
+        """
+        self.backend.remap(
             self.reservation,
             first * self.page_nbytes,
             destination * self.page_nbytes,
-            count * self.page_nbytes,
+            (stop - first) * self.page_nbytes,
+            into=into.reservation,
         )
         self.blocks.pages.decommit(first, stop)
-        self.blocks.pages.commit(destination, destination + count)
+        into.blocks.pages.commit(destination, destination + stop - first)
 
     def release(self) -> None:
         """Give the reservation back; no block of it is live."""

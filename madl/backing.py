@@ -7,7 +7,6 @@ placements are least likely to want back.
 from collections.abc import Sequence
 
 from madl.arena import Arena, PageRun
-from madl.errors import OutOfMemoryError
 
 
 def back(
@@ -30,7 +29,8 @@ def back(
         How many pages were recycled; -1, with nothing changed, if there is no room.
 
     Raises:
-        OutOfMemoryError: The device refused; no more is committed than before.
+        OutOfMemoryError: The device refused; as much is committed as before.
+        BackendCallError: It failed in another way; likewise.
     """
     pages = arena.blocks.pages
     missing = pages.missing(offset, nbytes)
@@ -52,7 +52,7 @@ def back(
     try:
         for run in runs:
             _recycle_into(run, under, donors)
-    except OutOfMemoryError:
+    except BaseException:
         _decommit(committed)
         raise
     return recycled
@@ -70,7 +70,7 @@ def _commit_new(runs: list[PageRun], count: int) -> list[PageRun]:
             count -= end - first
             if end < stop:
                 runs.insert(0, PageRun(arena, end, stop))
-    except OutOfMemoryError:
+    except BaseException:
         _decommit(done)
         raise
     return done
@@ -86,8 +86,8 @@ def _recycle_into(run: PageRun, under: PageRun, donors: Sequence[Arena]) -> None
     page = run.first
     while page < run.stop:
         source = _highest_idle(run.stop - page, under, donors)
-        if source.arena is run.arena:
-            run.arena.move(source.first, source.stop, page)
+        if source.arena.can_move:
+            source.arena.move(source.first, source.stop, run.arena, page)
         else:
             _exchange(source, run.arena, page)
         page += source.page_count
@@ -110,10 +110,10 @@ def _highest_idle(most: int, under: PageRun, donors: Sequence[Arena]) -> PageRun
 
 
 def _exchange(source: PageRun, arena: Arena, page: int) -> None:
-    """Commit as many pages of ``arena`` as are taken from another arena's run."""
+    """Commit as many pages of ``arena`` as are taken from where memory cannot move."""
     source.arena.decommit(source.first, source.stop)
     try:
         arena.commit(page, page + source.page_count)
-    except OutOfMemoryError:
+    except BaseException:
         source.arena.commit(source.first, source.stop)
         raise

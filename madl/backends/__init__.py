@@ -1,1 +1,27 @@
-"""One device API each, behind one protocol."""
+"""One device API each, behind one protocol. Called, it lists the kinds of devices.
+
+``madl.backends()`` and ``madl.backends.hookimpl`` are both public, so the package is
+a module that can be called.
+"""
+
+import sys
+from types import ModuleType
+
+
+class _Backends(ModuleType):
+    def __call__(self) -> tuple[str, ...]:
+        """Return the kinds of devices that some backend claims, without opening any."""
+        from madl.backends import registry
+
+        return registry.kinds()
+
+
+sys.modules[__name__].__class__ = _Backends
+
+
+def __getattr__(name: str) -> object:
+    if name == "hookimpl":
+        from madl.backends.hookspecs import hookimpl
+
+        return hookimpl
+    raise AttributeError(f"module 'madl.backends' has no attribute {name!r}")

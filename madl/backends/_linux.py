@@ -6,117 +6,51 @@ for kernels and limits that count what is writable, not what is touched.
 """
 
 import ctypes
-import errno
 import mmap
 import os
-import resource
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
-from madl.errors import (
-    BackendCallError,
-    MadlError,
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
-from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, format_nbytes
+from madl.backends import _linux_calls as calls
+from madl.backends import _proc
+from madl.backends._linux_calls import ALIGNMENT
+from madl.errors import OutOfMemoryError
 
-ALIGNMENT = 2 << 20  # the huge page of x86, and of arm64 with OS pages of 4 KiB
-
-_PROT_NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
-_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-# Python's mmap module has MAP_NORESERVE from 3.13, and never the others. It is the
-# only one that differs between architectures.
-_ODD_NORESERVE = {"alp": 0x10000, "mip": 0x400, "ppc": 0x40, "spa": 0x40}
-_LAZY = _ANONYMOUS | _ODD_NORESERVE.get(os.uname().machine[:3], 0x4000)
-_MAP_FIXED, _MAP_FIXED_NOREPLACE = 0x10, 0x100000
-_MOVE = 1 | 2 | 4  # MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
-_FAILED = ADDRESS_SPACE_NBYTES - 1
-_OUT_OF_MEMORY = (errno.ENOMEM, errno.EAGAIN)  # EAGAIN: more than may be locked
-_AS, _DATA = resource.RLIMIT_AS, resource.RLIMIT_DATA
-_DEVICE = "cpu"
-_THP = Path("/sys/kernel/mm/transparent_hugepage")
-_VM = Path("/proc/sys/vm")
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _declare(name: str, result: type, *arguments: type) -> Callable[..., int]:
-    function = getattr(_libc, name)
-    function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]  # getattr of a CDLL is Any
-
-
-# Addresses are size_t: unsigned, and an int even where a pointer would be None.
-_ADDRESS, _NBYTES, _INT = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int
-_mmap = _declare(
-    # 32-bit glibc and bionic give mmap a 32-bit off_t; musl's is 64 bits always.
-    "mmap64" if hasattr(_libc, "mmap64") else "mmap",
-    *(_ADDRESS, _ADDRESS, _NBYTES, _INT, _INT, _INT, ctypes.c_int64),
-)
-_munmap = _declare("munmap", _INT, _ADDRESS, _NBYTES)
-_mprotect = _declare("mprotect", _INT, _ADDRESS, _NBYTES, _INT)
-_madvise = _declare("madvise", _INT, _ADDRESS, _NBYTES, _INT)
-_mremap = _declare("mremap", _ADDRESS, _ADDRESS, _NBYTES, _NBYTES, _INT, _ADDRESS)
-
-
-def _error(
-    function: str, verb: str, nbytes: int, *, is_refusal: bool = False
-) -> MadlError:
-    code = ctypes.get_errno()
-    native = NativeFailure(function, code, os.strerror(code))
-    if is_refusal and code in _OUT_OF_MEMORY:
-        report = OutOfMemoryReport(_DEVICE, nbytes, nbytes, native=native)
-        return OutOfMemoryError(report)
-    return BackendCallError(_DEVICE, f"{verb} {format_nbytes(nbytes)}", native)
-
-
-def _unmap(address: int, nbytes: int) -> None:
-    if nbytes and _munmap(address, nbytes) != 0:
-        raise _error("munmap", "release", nbytes)
-
-
-def _discard(address: int, nbytes: int) -> None:
-    if _madvise(address, nbytes, mmap.MADV_DONTNEED) != 0:
-        raise _error("madvise", "decommit", nbytes)
-
-
-def _reserve(nbytes: int, protection: int, flags: int) -> int:
-    """Return the address of a new aligned reservation."""
-    # ctypes passes a number beyond the address space on without its upper bits.
-    asked = min(nbytes + ALIGNMENT, ADDRESS_SPACE_NBYTES) - mmap.PAGESIZE
-    start = _mmap(0, asked, protection, flags, -1, 0)
-    if start == _FAILED:
-        raise _error("mmap", "reserve", nbytes, is_refusal=True)
-    end = start + asked
-    address = align_up(start, ALIGNMENT)
-    try:
-        _unmap(address + nbytes, end - address - nbytes)
-        end = address + nbytes
-        _unmap(start, address - start)
-    except BackendCallError:
-        _munmap(start, end - start)
-        raise
-    return address
+_LOCKING = "mlockall makes all of a lazy reservation resident"
 
 
 class _Reservation:
+    """A range of addresses, and what madl has done to it."""
+
+    commit: Callable[[int, int], None]
+    decommit: Callable[[int, int], None]
+
     def __init__(self, memory: "LinuxMemory", address: int, nbytes: int) -> None:
         self._memory = memory
         self.address = address
         self.nbytes = nbytes
-        memory.advise(address, nbytes)
+        self._advice = memory.advice  # a kernel without huge pages refuses it: well
+        calls.sys_madvise(address, nbytes, self._advice)
         # The kernel keeps lazy addresses as one VMA until memory is moved in them.
         # Every border between two VMAs of them is in this sorted list of offsets.
         self._cuts: list[int] = []
 
     def release(self) -> None:
         """Give the address space back."""
-        _unmap(self.address, self.nbytes)
+        calls.unmap(self.address, self.nbytes)
         self._memory.cut_count -= len(self._cuts)
+
+    def _exchange(
+        self, source: int, destination: int, nbytes: int, into: "LinuxReservation"
+    ) -> None:
+        """Let the source go and commit the destination, or change nothing."""
+        self.decommit(source, nbytes)
+        try:
+            into.commit(destination, nbytes)
+        except OutOfMemoryError:
+            self.commit(source, nbytes)
+            raise
 
 
 class LazyReservation(_Reservation):
@@ -127,27 +61,39 @@ class LazyReservation(_Reservation):
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the memory back; the addresses read as zero again."""
-        _discard(self.address + offset, nbytes)
+        calls.discard(self.address + offset, nbytes)
 
-    def remap(self, source: int, destination: int, nbytes: int) -> None:
+    def remap(
+        self,
+        source: int,
+        destination: int,
+        nbytes: int,
+        into: "LinuxReservation | None" = None,
+    ) -> None:
         """Move page-table entries; where the kernel will not, let the pages go.
 
         Lazy addresses are usable whether committed or not, so a failure halfway
         leaves both ranges as they were, but for content, which is not promised.
         """
+        target = self if into is None else into
+        if not isinstance(target, LazyReservation):
+            self._exchange(source, destination, nbytes, target)
+            return
         stop = source + nbytes
         inside = slice(bisect_right(self._cuts, source), bisect_left(self._cuts, stop))
         may_move = self._memory.may_move()
         # Kernels before 6.17 move no more than one VMA in a call.
         for start, end in pairwise([source, *self._cuts[inside], stop]):
-            target = destination + start - source
-            if not (may_move and self._move(start, target, end - start)):
-                self._restore(target, end - start)
-                _discard(self.address + start, end - start)
+            offset = destination + start - source
+            address = self.address + start
+            if not (may_move and target._receive(address, offset, end - start)):
+                target._restore(offset, end - start)
+                calls.discard(address, end - start)
 
-    def _move(self, source: int, destination: int, nbytes: int) -> bool:
+    def _receive(self, source: int, destination: int, nbytes: int) -> bool:
+        """Move the memory at an address to an offset; say whether it worked."""
         target = self.address + destination
-        if _mremap(self.address + source, nbytes, nbytes, _MOVE, target) != target:
+        if calls.sys_mremap(source, nbytes, nbytes, calls.MOVE, target) != target:
             return False
         # What was moved keeps its old offset inside the kernel, so it joins no
         # neighbour: it is one VMA, with a border at each end.
@@ -161,12 +107,15 @@ class LazyReservation(_Reservation):
         """Reserve addresses again that a failed ``mremap`` may have unmapped."""
         address = self.address + offset
         # This advice changes nothing, and ENOMEM says that a part is unmapped.
-        if _madvise(address, nbytes, mmap.MADV_NORMAL) == 0:
+        if calls.sys_madvise(address, nbytes, mmap.MADV_NORMAL) == 0:
             return
-        flags = _LAZY | _MAP_FIXED_NOREPLACE  # another thread may be there by now
-        if _mmap(address, nbytes, _READ_WRITE, flags, -1, 0) != address:
-            raise _error("mmap", "restore", nbytes)
-        self._memory.advise(address, nbytes)
+        # Another thread may be there by now, and must not lose what it has.
+        if (
+            calls.sys_mmap(address, nbytes, calls.READ_WRITE, calls.FILL_HOLE, -1, 0)
+            != address
+        ):
+            raise calls.error_of("mmap", "restore", nbytes)
+        calls.sys_madvise(address, nbytes, self._advice)
 
 
 class StrictReservation(_Reservation):
@@ -174,8 +123,8 @@ class StrictReservation(_Reservation):
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Make the addresses usable, and count them against the limits."""
-        if _mprotect(self.address + offset, nbytes, _READ_WRITE) != 0:
-            error = _error("mprotect", "commit", nbytes, is_refusal=True)
+        if calls.sys_mprotect(self.address + offset, nbytes, calls.READ_WRITE) != 0:
+            error = calls.error_of("mprotect", "commit", nbytes, is_refusal=True)
             # Of several VMAs, the first may have been changed before one failed.
             self._seal(offset, nbytes)
             raise error
@@ -184,59 +133,82 @@ class StrictReservation(_Reservation):
         """Give back the memory and, when it can be, what it counts for."""
         if not self._seal(offset, nbytes):
             # It would split a VMA and max_map_count forbids that.
-            _discard(self.address + offset, nbytes)
+            calls.discard(self.address + offset, nbytes)
 
-    def remap(self, source: int, destination: int, nbytes: int) -> None:
-        """Let the source go and commit the destination: ``mremap`` counts both."""
-        self.decommit(source, nbytes)
-        try:
-            self.commit(destination, nbytes)
-        except OutOfMemoryError:
-            self.commit(source, nbytes)
-            raise
+    def remap(
+        self,
+        source: int,
+        destination: int,
+        nbytes: int,
+        into: "LinuxReservation | None" = None,
+    ) -> None:
+        """Exchange the memory: ``mremap`` counts both."""
+        self._exchange(source, destination, nbytes, self if into is None else into)
 
     def _seal(self, offset: int, nbytes: int) -> bool:
         # mprotect(PROT_NONE) is 4 us faster than this 16, but what was once touched
         # stays counted (measured: 302 MiB of 302); a new mapping frees it all.
         address = self.address + offset
-        flags = _ANONYMOUS | _MAP_FIXED
-        if _mmap(address, nbytes, _PROT_NONE, flags, -1, 0) != address:
+        if (
+            calls.sys_mmap(address, nbytes, calls.PROT_NONE, calls.SEAL, -1, 0)
+            != address
+        ):
             return False
-        self._memory.advise(address, nbytes)
+        calls.sys_madvise(address, nbytes, self._advice)
         return True
+
+
+LinuxReservation = LazyReservation | StrictReservation
 
 
 class LinuxMemory:
     """How this kernel, as it is set up, lets this process have memory."""
 
     alignment = ALIGNMENT
+    memory_info = staticmethod(_proc.memory_info)
 
-    def __init__(
-        self, *, page_nbytes: int, huge_pages: bool, is_lazy_allowed: bool = True
-    ) -> None:
-        is_counted = _read(_VM / "overcommit_memory") == "2"  # all that is writable
+    def __init__(self, *, is_lazy_allowed: bool = True) -> None:
+        is_counted = _proc.is_everything_counted()
         self._is_lazy = is_lazy_allowed and not is_counted
         self._strict_reason = "overcommit mode 2" if is_counted else "by option"
         self.remap_refusal = _probe_move() if self._is_lazy else "commits strictly"
-        """Why memory cannot move inside a reservation; empty when it can."""
-        self._advice = _huge_page_advice(page_nbytes, huge_pages)
-        self._cut_limit = int(_read(_VM / "max_map_count") or 65530) // 2
+        self.huge_page_nbytes = _proc.huge_page_nbytes()
+        self.advice, self._start_multiple = mmap.MADV_NOHUGEPAGE, ALIGNMENT
+        """What the kernel is told of reservations from now on, and where they start."""
+        self._cut_limit = _proc.most_vmas() // 2
         self.cut_count = 0
         """Borders between VMAs in all lazy reservations."""
 
-    def reserve(self, nbytes: int) -> LazyReservation | StrictReservation:
-        """Take address space; strictly where the kernel refuses it lazily."""
-        if self._is_lazy:
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """Ask for huge pages where they fit; decline them everywhere else.
+
+        One over several pages of madl is resident where one of those is committed. It
+        is declined even under "madvise": sizes have their own modes, and they change.
+        """
+        is_huge = _proc.choose_huge(page_nbytes, huge)
+        self.advice = mmap.MADV_HUGEPAGE if is_huge else mmap.MADV_NOHUGEPAGE
+        # 512 MiB on arm64 with OS pages of 64 KiB: no page of madl may share one.
+        self._start_multiple = max(ALIGNMENT, self.huge_page_nbytes * is_huge)
+
+    def reserve(self, nbytes: int) -> LinuxReservation:
+        """Take address space; strictly where lazily it is refused, or costs memory."""
+        start = self._start_multiple
+        if self._is_lazy and _is_locking():
+            self._strict_reason = _LOCKING
+        elif self._is_lazy:
             try:
-                lazy = LazyReservation(
-                    self, _reserve(nbytes, _READ_WRITE, _LAZY), nbytes
+                address = calls.reserve_addresses(
+                    nbytes, calls.READ_WRITE, calls.LAZY, start
                 )
             except OutOfMemoryError as error:
                 self._strict_reason = f"lazily, {error.report.native}"
             else:
                 self._strict_reason = ""
-                return lazy
-        return StrictReservation(self, _reserve(nbytes, _PROT_NONE, _ANONYMOUS), nbytes)
+                return LazyReservation(self, address, nbytes)
+        address = calls.reserve_addresses(
+            nbytes, calls.PROT_NONE, calls.ANONYMOUS, start
+        )
+        return StrictReservation(self, address, nbytes)
 
     def may_move(self) -> bool:
         """Whether ``mremap`` is safe now.
@@ -244,12 +216,7 @@ class LinuxMemory:
         Under a limit lowered below what is in use, it unmaps the destination and then
         fails, and so does mapping it again. And threads and libraries need VMAs too.
         """
-        return self.cut_count < self._cut_limit and not _has_limit()
-
-    def advise(self, address: int, nbytes: int) -> None:
-        """Ask for huge pages, or for none; a kernel without them may refuse."""
-        if self._advice is not None:
-            _madvise(address, nbytes, self._advice)
+        return self.cut_count < self._cut_limit and not _proc.has_limit()
 
     def describe(self) -> dict[str, str]:
         """Return what was chosen, and why; ``commit`` is of the last reservation."""
@@ -258,29 +225,22 @@ class LinuxMemory:
         return {
             "commit": strict if self._strict_reason else "lazy, by the first touch",
             "remap": self.remap_refusal or "mremap",
-            "huge pages": advice.get(self._advice or 0, "left to the kernel"),
+            "huge pages": advice[self.advice],
+            **_proc.settings(),
         }
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+def _is_locking() -> bool:
+    """Whether new mappings are locked, by mlockall(MCL_FUTURE).
 
-
-def _has_limit() -> bool:
-    limits = resource.getrlimit(_AS)[0], resource.getrlimit(_DATA)[0]
-    return limits != (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-
-
-def _huge_page_advice(page_nbytes: int, huge_pages: bool) -> int | None:
-    huge_nbytes = int(_read(_THP / "hpage_pmd_size") or 0)
-    if huge_pages and huge_nbytes and page_nbytes % huge_nbytes == 0:
-        return mmap.MADV_HUGEPAGE
-    # A huge page over several pages of madl would be resident where one of them is
-    # committed and the others are not.
-    return mmap.MADV_NOHUGEPAGE if "[always]" in _read(_THP / "enabled") else None
+    Then a lazy reservation is resident at once, all of it. A strict one is not, and
+    what is committed of it becomes resident and locked: what the program asked for.
+    """
+    # No probe at all is for the same reason: more than may be locked.
+    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
+    is_locked = calls.sys_madvise(probe, mmap.PAGESIZE, mmap.MADV_DONTNEED) != 0
+    calls.sys_munmap(probe, mmap.PAGESIZE)
+    return is_locked
 
 
 def _probe_move() -> str:
@@ -289,12 +249,14 @@ def _probe_move() -> str:
     Needs MREMAP_DONTUNMAP (Linux 5.7). Without it the source is a hole until it is
     mapped again, and another thread's ``mmap`` got into it after 317 moves.
     """
-    if _has_limit():
+    if _proc.has_limit():
         return "RLIMIT_AS or RLIMIT_DATA is set"
-    source = _reserve(2 * mmap.PAGESIZE, _READ_WRITE, _LAZY)
+    if _is_locking():
+        return _LOCKING
+    source = calls.reserve_addresses(2 * mmap.PAGESIZE, calls.READ_WRITE, calls.LAZY)
     target = source + mmap.PAGESIZE
     ctypes.memset(source, 1, 1)
-    moved = _mremap(source, mmap.PAGESIZE, mmap.PAGESIZE, _MOVE, target)
+    moved = calls.sys_mremap(source, mmap.PAGESIZE, mmap.PAGESIZE, calls.MOVE, target)
     refusal = "" if moved == target else f"mremap: {os.strerror(ctypes.get_errno())}"
-    _unmap(source, 2 * mmap.PAGESIZE)
+    calls.unmap(source, 2 * mmap.PAGESIZE)
     return refusal

@@ -56,24 +56,20 @@ class CountedBackend:
             raise self._lies("COMMIT")
         self._committing.decommit(reservation, offset, nbytes)
 
-    def move(
-        self, reservation: Reservation, source: int, destination: int, nbytes: int
+    def remap(
+        self,
+        reservation: Reservation,
+        source: int,
+        destination: int,
+        nbytes: int,
+        *,
+        into: Reservation | None = None,
     ) -> None:
-        """Commit ``destination`` with the memory behind ``source``.
-
-        Without ``Capability.REMAP`` that is a decommit and a commit; if the commit
-        is refused, the source is committed again before the error is passed on.
-        """
-        if self._remapping is not None:
-            self.calls += 1
-            self._remapping.remap(reservation, source, destination, nbytes)
-            return
-        self.decommit(reservation, source, nbytes)
-        try:
-            self.commit(reservation, destination, nbytes)
-        except BaseException:
-            self.commit(reservation, source, nbytes)
-            raise
+        """Move the memory behind a range to another place."""
+        self.calls += 1
+        if self._remapping is None:
+            raise self._lies("REMAP")
+        self._remapping.remap(reservation, source, destination, nbytes, into=into)
 
     def _lies(self, capability: str) -> MissingCapabilityError:
         return MissingCapabilityError(

@@ -7,10 +7,8 @@ table; this class keeps the backend protocol and what is the same everywhere.
 import mmap
 import platform
 import sys
-from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, OutOfMemoryError
@@ -20,24 +18,6 @@ PAGE_NBYTES = 2 << 20
 """Of a pool on the host, by default."""
 
 _SYSTEMS = {"linux": ("madl.backends._linux", "LinuxMemory")}
-_PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
-_SETTINGS = {
-    "overcommit_memory": Path("/proc/sys/vm/overcommit_memory"),
-    "max_map_count": Path("/proc/sys/vm/max_map_count"),
-    "transparent_hugepage": Path("/sys/kernel/mm/transparent_hugepage/enabled"),
-}
-_LIMITS = {"Max address space": "RLIMIT_AS", "Max data size": "RLIMIT_DATA"}
-# By cgroup version: its folder, then the names of limit, use and droppable cache.
-_CGROUP_NAMES = {
-    1: (
-        "memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-    2: ("", "memory.max", "memory.current", "inactive_file"),
-}
 
 
 class HostReservation(Protocol):
@@ -51,8 +31,10 @@ class HostReservation(Protocol):
     def decommit(self, offset: int, nbytes: int) -> None:
         """As ``CommitBackend.decommit``."""
 
-    def remap(self, source: int, destination: int, nbytes: int) -> None:
-        """As ``RemapBackend.remap``."""
+    def remap(
+        self, source: int, destination: int, nbytes: int, into: Self | None = None
+    ) -> None:
+        """As ``RemapBackend.remap``; ``into`` is of the same system."""
 
     def release(self) -> None:
         """As ``Backend.release``."""
@@ -65,8 +47,17 @@ class HostMemory(Protocol):
     remap_refusal: str
     """Why memory cannot move inside a reservation; empty when it can."""
 
+    huge_page_nbytes: int
+    """0 where the system has no huge pages, and so nothing to choose."""
+
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """As ``HugePageBackend.choose_pages``."""
+
     def reserve(self, nbytes: int) -> HostReservation:
         """As ``Backend.reserve``."""
+
+    def memory_info(self) -> MemoryInfo:
+        """As ``Backend.memory_info``."""
 
     def describe(self) -> dict[str, str]:
         """Return what was chosen for this system, and why."""
@@ -76,11 +67,11 @@ class CpuBackend:
     """Memory of the host, committed and given back in any multiple of an OS page.
 
     There is no COPY and no FILL: whoever has HOST_ACCESS does both at the address.
+    A program that calls ``mlockall`` does so before it reserves: later, the call
+    itself would make all of the address space resident that is reserved by then.
 
     Args:
         page_nbytes: The page size that a pool should use; 2 MiB by default.
-        huge_pages: Let the kernel use huge pages where ``page_nbytes`` is a multiple
-            of them.
 
     Raises:
         ValueError: ``page_nbytes`` is not a multiple of the OS page.
@@ -94,18 +85,34 @@ class CpuBackend:
         self,
         *,
         page_nbytes: int | None = None,
-        huge_pages: bool = True,
         _memory: HostMemory | None = None,
     ) -> None:
         self.page_nbytes = _check_page(
             PAGE_NBYTES if page_nbytes is None else page_nbytes
         )
-        self._memory = _memory or _open_memory(self.page_nbytes, huge_pages)
+        self._memory = _memory or _open_memory()
         self.alignment = self._memory.alignment
         self._reservations: dict[int, HostReservation] = {}
         self.capabilities = Capability.COMMIT | Capability.HOST_ACCESS
         if not self._memory.remap_refusal:
             self.capabilities |= Capability.REMAP
+        if self._memory.huge_page_nbytes:
+            self.capabilities |= Capability.HUGE_PAGES
+        self._memory.choose_pages(self.page_nbytes, huge=None)
+
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """Say in which pages reservations from now on will be committed.
+
+        Args:
+            page_nbytes: Commits and decommits will be multiples of it.
+            huge: Back them with huge OS pages, or do not; ``None`` for huge ones
+                where ``page_nbytes`` is a multiple of them.
+
+        Raises:
+            MissingCapabilityError: Huge pages were asked for and cannot be had. What
+                was chosen before stands.
+        """
+        self._memory.choose_pages(_check_page(page_nbytes), huge=huge)
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take ``nbytes`` bytes of address space."""
@@ -115,8 +122,10 @@ class CpuBackend:
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back to the system, committed or not."""
-        self._find(reservation).release()
-        del self._reservations[cast("int", reservation.address)]
+        found = self._find(reservation)
+        # First: a signal handler can be given the same address once it is free.
+        del self._reservations[found.address]
+        found.release()
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Make ``[offset, offset + nbytes)`` usable."""
@@ -127,27 +136,25 @@ class CpuBackend:
         self._find(reservation).decommit(offset, nbytes)
 
     def remap(
-        self, reservation: Reservation, source: int, destination: int, nbytes: int
+        self,
+        reservation: Reservation,
+        source: int,
+        destination: int,
+        nbytes: int,
+        *,
+        into: Reservation | None = None,
     ) -> None:
-        """Move the memory behind ``source`` to ``destination``.
+        """Move the memory behind ``source`` to ``destination``, here or ``into``.
 
         Where the system will not move it, the source is given back and the
         destination committed instead; the content is lost then.
         """
-        self._find(reservation).remap(source, destination, nbytes)
+        target = self._find(reservation if into is None else into)
+        self._find(reservation).remap(source, destination, nbytes, target)
 
     def memory_info(self) -> MemoryInfo:
-        """Return this machine's memory, or what its cgroups leave to the process."""
-        known = {}
-        for line in _read(_PROC / "meminfo").splitlines():
-            name, _, amount = line.partition(":")
-            known[name] = int(amount.split()[0]) * 1024
-        total = known["MemTotal"]
-        available = known.get("MemAvailable", known["MemFree"])  # from Linux 3.14
-        for limit, used in _cgroup_limits():
-            total = min(total, limit)
-            available = min(available, max(limit - used, 0))
-        return MemoryInfo(total, available)
+        """Return this machine's memory, or what the system leaves to the process."""
+        return self._memory.memory_info()
 
     def describe(self) -> dict[str, str]:
         """Return what is in force on this machine, in words, for ``madl info``."""
@@ -166,7 +173,6 @@ class CpuBackend:
             "OS page": format_nbytes(self.granularity),
             "page": format_nbytes(self.page_nbytes),
             **self._memory.describe(),
-            **_system_settings(),
         }
 
     def _find(self, reservation: Reservation) -> HostReservation:
@@ -188,7 +194,7 @@ def _check_page(page_nbytes: int) -> int:
     return checked
 
 
-def _open_memory(page_nbytes: int, huge_pages: bool) -> HostMemory:
+def _open_memory() -> HostMemory:
     # Python before 3.13 calls Android "linux".
     system = "android" if hasattr(sys, "getandroidapilevel") else sys.platform
     if system not in _SYSTEMS:
@@ -196,43 +202,4 @@ def _open_memory(page_nbytes: int, huge_pages: bool) -> HostMemory:
         reason = f"there are host memory calls for {known}, not for {system}"
         raise BackendNotFoundError("cpu", ("cpu",), reason)
     module, name = _SYSTEMS[system]
-    opened = getattr(import_module(module), name)
-    return cast("HostMemory", opened(page_nbytes=page_nbytes, huge_pages=huge_pages))
-
-
-def _system_settings() -> dict[str, str]:
-    """Return the settings that decide what can be reserved; only those that exist."""
-    settings = {name: _read(path) for name, path in _SETTINGS.items()}
-    for line in _read(_PROC / "self" / "limits").splitlines():
-        name, soft = line[:26].strip(), line[26:47].strip()
-        if name in _LIMITS:
-            settings[_LIMITS[name]] = soft
-    return {name: value for name, value in settings.items() if value}
-
-
-def _cgroup_limits() -> Iterator[tuple[int, int]]:
-    """Yield limit and use, in bytes, of each cgroup around the process with a limit."""
-    for line in _read(_PROC / "self" / "cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        folder, limit_name, use_name, cache_name = _CGROUP_NAMES[
-            1 if controllers else 2
-        ]
-        root = _CGROUP / folder
-        for group in (leaf := root / path.lstrip("/"), *leaf.parents):
-            limit = _read(group / limit_name)
-            if limit.isdigit():
-                lines = _read(group / "memory.stat").splitlines()
-                cache = dict(line.split() for line in lines).get(cache_name, "0")
-                # The kernel drops file cache before it refuses a process anything.
-                yield int(limit), int(_read(group / use_name) or 0) - int(cache)
-            if group == root:
-                break
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return cast("HostMemory", getattr(import_module(module), name)())

@@ -6,8 +6,7 @@ on. Sizes and offsets are in bytes.
 """
 
 import enum
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Capability(enum.Flag):
@@ -17,7 +16,7 @@ class Capability(enum.Flag):
     COMMIT = enum.auto()
     """Reserves address space first and backs it with memory on demand."""
     REMAP = enum.auto()
-    """Moves committed memory to another place of its reservation, without a copy."""
+    """Moves committed memory to another place in the address space, without a copy."""
     HUGE_PAGES = enum.auto()
     """Can back its pages with larger OS pages, or be told not to."""
     HOST_ACCESS = enum.auto()
@@ -38,8 +37,7 @@ class Capability(enum.Flag):
     """Another process can attach the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """One contiguous piece of device memory, or of its address space."""
 
     native: object
@@ -49,8 +47,7 @@ class Reservation:
     """``None`` where the API has no addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryInfo:
+class MemoryInfo(NamedTuple):
     """Memory of the whole device, in bytes, all processes together."""
 
     total_nbytes: int
@@ -126,12 +123,25 @@ class RemapBackend(CommitBackend, Protocol):
     """A backend with ``Capability.REMAP``: recycling costs it no new memory."""
 
     def remap(
-        self, reservation: Reservation, source: int, destination: int, nbytes: int
+        self,
+        reservation: Reservation,
+        source: int,
+        destination: int,
+        nbytes: int,
+        *,
+        into: Reservation | None = None,
     ) -> None:
         """Move the memory behind ``[source, source + nbytes)`` to ``destination``.
 
         Afterwards the destination is committed and the source is not. The two do
         not overlap; all of the source is committed and nothing of the destination.
+
+        Args:
+            reservation: Where the memory is.
+            source: Offset in ``reservation``.
+            destination: Offset in ``into``.
+            nbytes: How much moves.
+            into: Where it goes; ``None`` for the same reservation.
 
         Raises:
             OutOfMemoryError: The device refused. Both ranges are as before.

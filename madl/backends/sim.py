@@ -14,6 +14,9 @@ from madl.errors import (
 
 DEFAULT_TOTAL_NBYTES = 256 << 30
 
+ADDRESSES_NBYTES = 1 << 47
+"""No reservation is larger: what a process has on most machines."""
+
 
 class SimBackend:
     """Memory that is only counted.
@@ -43,6 +46,10 @@ class SimBackend:
         commits = Capability.COMMIT in self.capabilities
         if nbytes <= 0 or nbytes % self.granularity:
             raise self._misuse("reserve", nbytes)
+        if nbytes > ADDRESSES_NBYTES:
+            raise self._refusal(
+                "reserve", nbytes, f"there are {ADDRESSES_NBYTES} addresses"
+            )
         if not commits:
             self._take(nbytes)
         self._next_native += 1
@@ -72,23 +79,27 @@ class SimBackend:
         self.committed_nbytes -= nbytes
 
     def remap(
-        self, reservation: Reservation, source: int, destination: int, nbytes: int
+        self,
+        reservation: Reservation,
+        source: int,
+        destination: int,
+        nbytes: int,
+        *,
+        into: Reservation | None = None,
     ) -> None:
-        """Count nothing: what moves stays committed."""
+        """Count a range as taken elsewhere; what moves stays committed."""
+        target = reservation if into is None else into
         self._inside(reservation, source, nbytes, "remap")
-        self._inside(reservation, destination, nbytes, "remap")
+        self._inside(target, destination, nbytes, "remap")
+        if self._committed[self._known(reservation)] < nbytes:
+            raise self._misuse("remap", nbytes)
+        self._committed[self._known(reservation)] -= nbytes
+        self._committed[self._known(target)] += nbytes
 
     def _take(self, nbytes: int) -> None:
         if self.committed_nbytes + nbytes > self.total_nbytes:
-            raise OutOfMemoryError(
-                OutOfMemoryReport(
-                    self.device,
-                    nbytes,
-                    native=NativeFailure(
-                        "sim_commit", 12, f"the device has {self.total_nbytes} bytes"
-                    ),
-                )
-            )
+            text = f"the device has {self.total_nbytes} bytes"
+            raise self._refusal("commit", nbytes, text)
         self.committed_nbytes += nbytes
 
     def _known(self, reservation: Reservation) -> int:
@@ -104,6 +115,10 @@ class SimBackend:
         aligned = offset % self.granularity == 0 == nbytes % self.granularity
         if not aligned or offset < 0 or not 0 < nbytes <= reservation.nbytes - offset:
             raise self._misuse(what, nbytes)
+
+    def _refusal(self, what: str, nbytes: int, text: str) -> OutOfMemoryError:
+        native = NativeFailure(f"sim_{what}", 12, text)
+        return OutOfMemoryError(OutOfMemoryReport(self.device, nbytes, native=native))
 
     def _misuse(self, what: str, nbytes: int) -> BackendCallError:
         return BackendCallError(

@@ -10,15 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from madl.backends import cpu
+from madl.backends import _proc
 from madl.backends.cpu import CpuBackend
-from madl.backends.protocol import Capability, RemapBackend, Reservation
+from madl.backends.protocol import (
+    Capability,
+    HugePageBackend,
+    RemapBackend,
+    Reservation,
+)
 from madl.errors import BackendNotFoundError, OutOfMemoryError
 
 if sys.platform != "linux":
     pytest.skip("madl has calls for Linux only", allow_module_level=True)
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
 PAGE = 2 * MIB
 
 
@@ -34,24 +39,6 @@ def reservation(backend: CpuBackend) -> Iterator[Reservation]:
     backend.release(reservation)
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that stands for a machine with 8 GiB, 6 of them available."""
-    (tmp_path / "self").mkdir()
-    (tmp_path / "meminfo").write_text(
-        f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {6 << 20} kB\n"
-    )
-    monkeypatch.setattr(cpu, "_PROC", tmp_path)
-    monkeypatch.setattr(cpu, "_CGROUP", tmp_path / "cgroup")
-    return tmp_path
-
-
-def make_group(folder: Path, **files: str) -> None:
-    folder.mkdir(parents=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(f"{text}\n")
-
-
 def test_it_is_a_backend_that_can_remap(backend: CpuBackend) -> None:
     assert isinstance(backend, RemapBackend)
     assert backend.device == "cpu"
@@ -63,6 +50,34 @@ def test_its_numbers(backend: CpuBackend) -> None:
     assert backend.alignment == 2 * MIB
     assert backend.page_nbytes == 2 * MIB
     assert CpuBackend(page_nbytes=65536).page_nbytes == 65536
+
+
+def test_it_chooses_pages_where_the_kernel_has_huge_ones(backend: CpuBackend) -> None:
+    has_huge_pages = _proc.huge_page_nbytes() > 0
+
+    assert isinstance(backend, HugePageBackend)
+    assert (Capability.HUGE_PAGES in backend.capabilities) == has_huge_pages
+
+
+def test_a_kernel_without_huge_pages_has_nothing_to_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_proc, "_THP", tmp_path)
+    backend = CpuBackend()
+
+    backend.choose_pages(PAGE, huge=None)
+    backend.choose_pages(65536, huge=False)
+
+    assert Capability.HUGE_PAGES not in backend.capabilities
+    assert backend.describe()["huge pages"] == "declined"
+
+
+@pytest.mark.parametrize("page_nbytes", [0, 1, 4095, 4097])
+def test_pages_to_choose_must_be_multiples_of_the_os_page(
+    backend: CpuBackend, page_nbytes: int
+) -> None:
+    with pytest.raises(ValueError, match=rf"multiple of \d+, got {page_nbytes}$"):
+        backend.choose_pages(page_nbytes, huge=None)
 
 
 @pytest.mark.parametrize("page_nbytes", [0, 1, 4095, 4097])
@@ -117,52 +132,6 @@ def test_memory_info_is_plausible(backend: CpuBackend) -> None:
 
     physical = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     assert 0 < info.available_nbytes <= info.total_nbytes <= physical
-
-
-def test_memory_info_without_cgroups(machine: Path, backend: CpuBackend) -> None:
-    info = backend.memory_info()
-
-    assert (info.total_nbytes, info.available_nbytes) == (8 * GIB, 6 * GIB)
-
-
-def test_memory_info_within_cgroup_2(machine: Path, backend: CpuBackend) -> None:
-    (machine / "self" / "cgroup").write_text("0::/outer/inner\n")
-    make_group(
-        machine / "cgroup" / "outer",
-        memory__max=str(2 * GIB),
-        memory__current=str(GIB),
-        memory__stat=f"anon 5\ninactive_file {GIB // 2}",
-    )
-    make_group(machine / "cgroup" / "outer" / "inner", memory__max="max")
-
-    info = backend.memory_info()
-
-    assert (info.total_nbytes, info.available_nbytes) == (2 * GIB, 3 * GIB // 2)
-
-
-def test_memory_info_within_cgroup_1(machine: Path, backend: CpuBackend) -> None:
-    (machine / "self" / "cgroup").write_text("5:cpu,memory:/box\n4:pids:/\n0::/\n")
-    make_group(
-        machine / "cgroup" / "memory" / "box",
-        memory__limit_in_bytes=str(GIB),
-        memory__usage_in_bytes=str(3 * GIB // 4),
-        memory__stat="total_inactive_file 0",
-    )
-
-    info = backend.memory_info()
-
-    assert (info.total_nbytes, info.available_nbytes) == (GIB, GIB // 4)
-
-
-def test_memory_info_where_the_container_is_the_root(
-    machine: Path, backend: CpuBackend
-) -> None:
-    (machine / "self" / "cgroup").write_text("0::/../../elsewhere\n")
-    make_group(machine / "cgroup", memory__max=str(GIB), memory__current=str(2 * GIB))
-
-    info = backend.memory_info()
-
-    assert (info.total_nbytes, info.available_nbytes) == (GIB, 0)
 
 
 def test_describe_says_how_it_commits(backend: CpuBackend) -> None:

@@ -1,0 +1,151 @@
+"""What Linux and Android say about themselves, in ``/proc`` and ``/sys``.
+
+Every file is read when it is asked for: what it says can change at any time, and some
+are missing in containers, on old kernels and on Android.
+"""
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from madl.backends.protocol import MemoryInfo
+from madl.errors import MissingCapabilityError
+from madl.sizes import format_nbytes
+
+_PROC = Path("/proc")
+_VM = Path("/proc/sys/vm")
+_CGROUP = Path("/sys/fs/cgroup")
+_THP = Path("/sys/kernel/mm/transparent_hugepage")
+_LIMITS = {
+    "Max address space": "RLIMIT_AS",
+    "Max data size": "RLIMIT_DATA",
+    "Max locked memory": "RLIMIT_MEMLOCK",
+}
+# By cgroup version: its folder, then the names of limit, use and droppable cache.
+_CGROUP_NAMES = {
+    1: (
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+    2: ("", "memory.max", "memory.current", "inactive_file"),
+}
+
+
+def memory_info() -> MemoryInfo:
+    """Return this machine's memory, or what its cgroups leave to the process."""
+    known = {}
+    for line in _read(_PROC / "meminfo").splitlines():
+        name, _, amount = line.partition(":")
+        known[name] = int(amount.split()[0]) * 1024
+    total = known["MemTotal"]
+    available = known.get("MemAvailable", known["MemFree"])  # from Linux 3.14
+    for limit, used in _cgroup_limits():
+        total = min(total, limit)
+        available = min(available, max(limit - used, 0))
+    return MemoryInfo(total, available)
+
+
+def has_limit() -> bool:
+    """Whether address space or data is limited for this process."""
+    limits = resource.getrlimit(resource.RLIMIT_AS) + resource.getrlimit(
+        resource.RLIMIT_DATA
+    )
+    return limits[::2] != (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+def is_everything_counted() -> bool:
+    """Whether the kernel counts all that is writable, touched or not."""
+    return _read(_VM / "overcommit_memory") == "2"
+
+
+def most_vmas() -> int:
+    """Return how many VMAs a process may have."""
+    return int(_read(_VM / "max_map_count") or 65530)
+
+
+def huge_page_nbytes() -> int:
+    """Return the size of a transparent huge page; 0 where the kernel has none."""
+    return int(_read(_THP / "hpage_pmd_size") or 0)
+
+
+def choose_huge(page_nbytes: int, wanted: bool | None) -> bool:
+    """Return whether to ask for huge pages; ``None`` is for where they fit.
+
+    Raises:
+        MissingCapabilityError: They were asked for and cannot be had.
+    """
+    huge_nbytes = huge_page_nbytes()
+    fits = huge_nbytes > 0 and page_nbytes % huge_nbytes == 0
+    if not wanted:
+        return fits and wanted is None
+    size, page = format_nbytes(huge_nbytes), format_nbytes(page_nbytes)
+    if huge_nbytes == 0:
+        missing, instead = "huge pages in this kernel", ""
+    elif not fits:
+        missing = f"huge pages for pages of {page}, no multiple of {size}"
+        instead = f"page_size='{size}', or "
+    elif huge_page_mode() == "never":
+        missing = f"huge pages of {size} while transparent_hugepage is 'never'"
+        instead = "ask for 'madvise' in that setting, or "
+    else:
+        return True
+    raise MissingCapabilityError("cpu", missing, f"{instead}leave out huge_pages=")
+
+
+def huge_page_mode() -> str:
+    """Return when this process gets huge pages: ``always``, ``madvise``, ``never``."""
+    if "THP_enabled:\t0" in _read(_PROC / "self" / "status"):  # by prctl
+        return "never"
+    # Since Linux 6.8 each size has a mode of its own, which may be to inherit.
+    own_folder = _THP / f"hugepages-{huge_page_nbytes() // 1024}kB"
+    own = _chosen(_read(own_folder / "enabled"))
+    return _chosen(_read(_THP / "enabled")) if own in ("", "inherit") else own
+
+
+def settings() -> dict[str, str]:
+    """Return the settings that decide what can be reserved; only those that exist."""
+    found = {
+        "overcommit_memory": _read(_VM / "overcommit_memory"),
+        "max_map_count": _read(_VM / "max_map_count"),
+        "transparent_hugepage": _read(_THP / "enabled"),
+    }
+    for line in _read(_PROC / "self" / "limits").splitlines():
+        name, soft = line[:26].strip(), line[26:47].strip()
+        if name in _LIMITS:
+            found[_LIMITS[name]] = soft
+    return {name: value for name, value in found.items() if value}
+
+
+def _cgroup_limits() -> Iterator[tuple[int, int]]:
+    """Yield limit and use, in bytes, of each cgroup around the process with a limit."""
+    for line in _read(_PROC / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, limit_name, use_name, cache_name = _CGROUP_NAMES[
+            1 if controllers else 2
+        ]
+        root = _CGROUP / folder
+        for group in (leaf := root / path.lstrip("/"), *leaf.parents):
+            limit = _read(group / limit_name)
+            if limit.isdigit():
+                lines = _read(group / "memory.stat").splitlines()
+                cache = dict(line.split() for line in lines).get(cache_name, "0")
+                # The kernel drops file cache before it refuses a process anything.
+                yield int(limit), int(_read(group / use_name) or 0) - int(cache)
+            if group == root:
+                break
+
+
+def _chosen(choices: str) -> str:
+    """Return the word in brackets of a text such as ``always [madvise] never``."""
+    return choices.partition("[")[2].partition("]")[0]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,103 @@
+"""This process's memory as its kernel sees it, and processes to spoil."""
+
+import ctypes
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from madl.backends import _linux
+from madl.backends._linux import LinuxMemory
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PAGE = 2 * MIB
+OS_PAGE = os.sysconf("SC_PAGESIZE")
+SOURCE_ROOT = Path(_linux.__file__).parents[2]
+TEST_ROOT = Path(__file__).parents[2]
+
+
+class HasPlace(Protocol):
+    """A reservation, of madl or of its module for Linux."""
+
+    @property
+    def address(self) -> int | None:
+        """Where it starts."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+
+def linux_memory(
+    page_nbytes: int = PAGE, *, huge: bool | None = None, is_lazy_allowed: bool = True
+) -> LinuxMemory:
+    memory = LinuxMemory(is_lazy_allowed=is_lazy_allowed)
+    memory.choose_pages(page_nbytes, huge=huge)
+    return memory
+
+
+def write(address: int, value: int, nbytes: int = PAGE) -> None:
+    ctypes.memset(address, value, nbytes)
+
+
+def read(address: int, nbytes: int = 1) -> bytes:
+    return ctypes.string_at(address, nbytes)
+
+
+def resident_nbytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * OS_PAGE
+
+
+def fault_count() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def kernel_field(reservation: HasPlace, field: str) -> int:
+    """Return a field of smaps in bytes, summed over the VMAs of a reservation."""
+    total, is_inside = 0, False
+    assert reservation.address is not None
+    end = reservation.address + reservation.nbytes
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_inside = reservation.address <= int(found[1], 16) < end
+        elif is_inside and line.startswith(f"{field}:"):
+            total += int(line.split()[1]) * KIB
+    return total
+
+
+def vma_count(reservation: HasPlace) -> int:
+    assert reservation.address is not None
+    end = reservation.address + reservation.nbytes
+    borders = re.findall(
+        r"^([0-9a-f]+)-([0-9a-f]+) ", Path("/proc/self/maps").read_text(), re.MULTILINE
+    )
+    return sum(
+        int(first, 16) < end and int(last, 16) > reservation.address
+        for first, last in borders
+    )
+
+
+def run_child(code: str) -> str:
+    """Run code in a process of its own, after a few imports; return its output."""
+    prelude = (
+        "import ctypes, os, resource, sys\n"
+        "from madl import OutOfMemoryError, Pool\n"
+        "from madl.backends.cpu import CpuBackend\n"
+        "from madl.backends._linux import *\n"
+        "from tests.backends.host import *\n"
+        "def limit(which, nbytes):\n"
+        "    resource.setrlimit(which, (nbytes, resource.getrlimit(which)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{SOURCE_ROOT}{os.pathsep}{TEST_ROOT}"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
