@@ -10,33 +10,74 @@
 1048576 262144.0
 """
 
-from madl.backends.protocol import Capability
-from madl.defaults import allocate, backends, default_pool, devices, use_pool
-from madl.diagnostics.leaks import leak_check
-from madl.diagnostics.recording import record
-from madl.diagnostics.tags import tag
-from madl.errors import (
-    BackendCallError,
-    BackendError,
-    BackendNotFoundError,
-    CorruptedPoolError,
-    FileFormatError,
-    ForkError,
-    FreedMemoryError,
-    LeakError,
-    MadlError,
-    MissingCapabilityError,
-    NotContiguousError,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-    UnknownBlockError,
-)
-from madl.hotpath import Memory
-from madl.integrations.arrays import empty, empty_like, full, zeros
-from madl.memory import copy
-from madl.pool import Pool
-from madl.snapshot import PoolSnapshot
-from madl.stats import PoolStats, TagStats
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from madl.backends.protocol import Capability
+    from madl.defaults import allocate, default_pool, devices, use_pool
+    from madl.diagnostics.leaks import leak_check
+    from madl.diagnostics.recording import record
+    from madl.diagnostics.tags import tag
+    from madl.errors import (
+        BackendCallError,
+        BackendError,
+        BackendNotFoundError,
+        CorruptedPoolError,
+        FileFormatError,
+        ForkError,
+        FreedMemoryError,
+        LeakError,
+        MadlError,
+        MissingCapabilityError,
+        NotContiguousError,
+        OutOfMemoryError,
+        OutOfMemoryReport,
+        UnknownBlockError,
+    )
+    from madl.hotpath import Memory
+    from madl.integrations.arrays import empty, empty_like, full, zeros
+    from madl.memory import copy
+    from madl.pool import Pool
+    from madl.snapshot import PoolSnapshot
+    from madl.stats import PoolStats, TagStats
+
+    def backends() -> tuple[str, ...]:
+        """Return the kinds of devices that some backend claims."""
+
+
+# Modules are imported when one of their names is first used, so that a program which
+# imports madl and allocates nothing pays for nothing.
+_HOMES = {
+    "madl.backends.protocol": ("Capability",),
+    "madl.defaults": ("allocate", "default_pool", "devices", "use_pool"),
+    "madl.diagnostics.leaks": ("leak_check",),
+    "madl.diagnostics.recording": ("record",),
+    "madl.diagnostics.tags": ("tag",),
+    "madl.errors": (
+        "BackendCallError",
+        "BackendError",
+        "BackendNotFoundError",
+        "CorruptedPoolError",
+        "FileFormatError",
+        "ForkError",
+        "FreedMemoryError",
+        "LeakError",
+        "MadlError",
+        "MissingCapabilityError",
+        "NotContiguousError",
+        "OutOfMemoryError",
+        "OutOfMemoryReport",
+        "UnknownBlockError",
+    ),
+    "madl.hotpath": ("Memory",),
+    "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
+    "madl.memory": ("copy",),
+    "madl.pool": ("Pool",),
+    "madl.snapshot": ("PoolSnapshot",),
+    "madl.stats": ("PoolStats", "TagStats"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BackendCallError",
@@ -75,10 +116,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # any of the names above
+    if name in _HOME_OF:
+        found = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = found
+        return found
+    if name == "backends":
+        return import_module("madl.backends")
     if name == "__version__":
-        # On demand: reading the metadata takes longer than importing madl.
         from importlib.metadata import version
 
         return version("madl")
     raise AttributeError(f"module 'madl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,5 +1,6 @@
 """A pool's figures, where its blocks lie, and whether all of it adds up."""
 
+import time
 from collections.abc import Iterator
 
 from madl.arena import Arena
@@ -9,6 +10,8 @@ from madl.hotpath import BlockState, HotPool
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 from madl.stats import PoolStats
 from madl.watch import TagUsage
+
+_MOST_LOOKS = 20
 
 
 def collect_stats(
@@ -27,7 +30,7 @@ def collect_stats(
     return PoolStats(
         device=pool.device,
         live_nbytes=pool._live_nbytes,
-        padding_nbytes=live_capacity - pool._live_nbytes,
+        padding_nbytes=sum(state.capacity - state.nbytes for state in live),
         cached_nbytes=sum(state.capacity for state in states if not state.is_live),
         committed_nbytes=committed,
         reserved_nbytes=growth.reserved_nbytes,
@@ -47,12 +50,13 @@ def collect_stats(
 
 def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
     """Return where every block lies. O(blocks + pages); the pool's lock is held."""
+    arenas = growth.all_arenas()  # first, as in check
     states = pool._block_states()
     return PoolSnapshot(
         device=pool.device,
         live_nbytes=pool._live_nbytes,
         committed_nbytes=growth.committed_nbytes,
-        arenas=tuple(_snapshot(arena, states) for arena in growth.all_arenas()),
+        arenas=tuple(_snapshot(arena, states) for arena in arenas),
     )
 
 
@@ -62,18 +66,38 @@ def check(pool: HotPool, growth: Growth) -> None:
     Raises:
         CorruptedPoolError: With what was found and what was expected.
     """
+    # Arenas first: an arena that a finalizer adds meanwhile would have no block.
+    arenas = growth.all_arenas()
     states = pool._block_states()
-    for arena in growth.all_arenas():
+    for arena in arenas:
         arena.blocks.check()
         _check_tiling(arena, _snapshot(arena, states))
-    sums = (
-        sum(state.capacity for state in states if not state.is_live),
-        sum(state.nbytes for state in states if state.is_live),
-    )
-    if sums != (pool._binned_nbytes, pool._live_nbytes):
-        raise CorruptedPoolError(
-            "bytes in bins, and live", (pool._binned_nbytes, pool._live_nbytes), sums
+    _check_sums(pool)
+
+
+def _check_sums(pool: HotPool) -> None:
+    """Compare what is counted with what is there.
+
+    Bins serve other threads without the lock, so a difference counts only when it is
+    there again and again, though nothing is allocated or freed.
+    """
+    for attempt in range(_MOST_LOOKS):
+        if attempt:
+            time.sleep(attempt / 10_000)  # lets a thread that is in between finish
+        before = _counters(pool)
+        states = pool._block_states()
+        sums = (
+            sum(state.capacity for state in states if not state.is_live),
+            sum(state.nbytes for state in states if state.is_live),
         )
+        if sums == before[:2]:
+            return
+    if before == _counters(pool):
+        raise CorruptedPoolError("bytes in bins, and live", before[:2], sums)
+
+
+def _counters(pool: HotPool) -> tuple[int, int, int]:
+    return pool._binned_nbytes, pool._live_nbytes, pool._allocation_count
 
 
 def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:

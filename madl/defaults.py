@@ -1,6 +1,7 @@
 """One pool for each device, made on first use, and the pool in use here and now."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -14,14 +15,40 @@ _lock = threading.Lock()
 _in_use: ContextVar[Pool | None] = ContextVar("madl_pool", default=None)
 
 
+def _after_fork_in_child() -> None:
+    """Free the lock, whoever held it in the parent."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def default_pool(device: str = "cpu") -> Pool:
-    """Return the device's default pool; the first call makes it. Thread-safe."""
+    """Return the device's default pool. Thread-safe.
+
+    The first call makes it, and so does the next after it was closed.
+
+    Raises:
+        BackendNotFoundError: No backend opens the device.
+    """
     pool = _pools.get(device)
     if pool is None or pool.is_closed:
         with _lock:
-            pool = _pools.get(device)
-            if pool is None or pool.is_closed:
-                pool = _pools[device] = Pool(device)
+            pool = _open(device)
+    return pool
+
+
+def _open(device: str) -> Pool:
+    """Return the pool that all names of a device share: ``cpu`` is ``cpu:0``."""
+    pool = _pools.get(device)
+    if pool is None or pool.is_closed:
+        made = Pool(device)
+        pool = _pools.get(made.device)
+        if pool is None or pool.is_closed:
+            pool = _pools[made.device] = made
+        _pools[device] = pool
     return pool
 
 
@@ -47,7 +74,7 @@ def pool_in_use(device: str | None = None) -> Pool:
     pool = _in_use.get()
     if pool is None:
         return default_pool("cpu" if device is None else device)
-    if device is not None and device != pool.device:
+    if device not in (None, pool.device):
         raise ValueError(
             f"the pool in use is of device {pool.device!r}, not {device!r}; leave out "
             "device=, or allocate outside of use_pool"
@@ -86,8 +113,3 @@ def allocate(
 def devices() -> tuple[str, ...]:
     """Return the devices that can be opened on this machine now."""
     return registry.devices()
-
-
-def backends() -> tuple[str, ...]:
-    """Return the kinds of devices that some backend claims."""
-    return registry.kinds()

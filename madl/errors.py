@@ -6,7 +6,7 @@ and errors travel between processes. A text says what could not be done, the
 numbers, and what to try.
 """
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from madl.sizes import format_nbytes
 
@@ -15,8 +15,7 @@ class MadlError(Exception):
     """Base of all errors of madl."""
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFailure:
+class NativeFailure(NamedTuple):
     """What the device's own API answered when a call failed."""
 
     function: str
@@ -30,8 +29,7 @@ class NativeFailure:
         return f"{self.function} failed with {self.code} ({self.text})"
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfMemoryReport:
+class OutOfMemoryReport(NamedTuple):
     """Why a request could not be placed. Sizes in bytes; ``None`` is not known."""
 
     device: str
@@ -47,7 +45,7 @@ class OutOfMemoryReport:
     free_nbytes: int = 0
     """Committed and free, bins included."""
     largest_free_nbytes: int = 0
-    tried: tuple[tuple[str, int], ...] = field(default=())
+    tried: tuple[tuple[str, int], ...] = ()
     """Each step taken before giving up, and the bytes that it gave back."""
     native: NativeFailure | None = None
 

@@ -7,7 +7,10 @@ import weakref
 from madl.hotpath import HotPool
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
-_held: list[HotPool] = []
+_held: list[list[HotPool]] = []
+# Two threads that fork at once would take the pools' locks in different orders, and
+# give back each other's. Reentrant: a signal handler may fork while this thread does.
+_turn = threading.RLock()
 
 
 def protect(pool: HotPool) -> None:
@@ -16,23 +19,45 @@ def protect(pool: HotPool) -> None:
 
 
 def _before() -> None:
+    _turn.acquire()
+    held: list[HotPool] = []
+    _held.append(held)
     for pool in list(_pools):
         # This thread may be in the pool itself, when a signal handler forks there.
         if pool._lock_holder != threading.get_ident():
             pool._lock.acquire()
-            _held.append(pool)
+            # What runs in this thread until the fork is a call within a call.
+            pool._lock_holder = threading.get_ident()
+            held.append(pool)
 
 
 def _after_in_parent() -> None:
-    while _held:
-        _held.pop()._lock.release()
+    for pool in _held.pop():
+        pool._lock_holder = 0
+        pool._lock.release()
+    _turn.release()
 
 
 def _after_in_child() -> None:
+    global _turn
+    _turn = threading.RLock()
     _held.clear()
     for pool in list(_pools):
         pool._lock = threading.Lock()
         pool._lock_holder = 0
+        _recount(pool)
+
+
+def _recount(pool: HotPool) -> None:
+    """Count anew: a thread that is gone may have been in the middle of a free.
+
+    What it had in hand stays live for ever, like all else that it held.
+    """
+    states = pool._block_states()
+    live_nbytes = sum(state.nbytes for state in states if state.is_live)
+    binned_nbytes = sum(state.capacity for state in states if not state.is_live)
+    if (live_nbytes, binned_nbytes) != (pool._live_nbytes, pool._binned_nbytes):
+        pool._live_nbytes, pool._binned_nbytes = live_nbytes, binned_nbytes
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,7 +7,7 @@ their bytes, so that segments become fewer and larger.
 """
 
 from madl import backing
-from madl.arena import Arena
+from madl.arena import Arena, PageRun
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
@@ -81,34 +81,52 @@ class Growth:
                 case the report has its native failure. Nothing has changed.
         """
         band = self.options.band_of(nbytes)
-        is_over_limit = False
+        try:
+            arena, offset = self._place_first(band, nbytes, alignment)
+        except OutOfMemoryError:
+            found = self._place_where_pages_are(band, nbytes, alignment)
+            if found is None:
+                raise
+            arena, offset = found
+        finally:
+            self._note_committed()  # after an error too: undoing it may have failed
+        arena.blocks.take(offset, nbytes)
+        return arena, offset
+
+    def _place_first(self, band: int, nbytes: int, alignment: int) -> tuple[Arena, int]:
+        """Return the first place in a band, with its pages committed."""
         for arena in self.bands[band]:
-            offset = arena.blocks.find(nbytes, alignment)
+            offset = arena.find(nbytes, alignment)
             if offset >= 0:
                 if self._back(arena, offset, nbytes):
-                    return self._take(arena, offset, nbytes)
-                is_over_limit = True
-        if is_over_limit:
-            return self._place_in_band(1 - band, nbytes, alignment)
-        arena = self._reserve(band, nbytes + max(alignment - BLOCK_GRANULARITY, 0))
+                    return arena, offset
+                raise self._over_the_limit(nbytes)
+        promised = min(self.backend.alignment, BLOCK_GRANULARITY)
+        arena = self._reserve(band, nbytes + max(alignment - promised, 0))
         try:
-            offset = arena.blocks.find(nbytes, alignment)
+            offset = arena.find(nbytes, alignment)
             if not self._back(arena, offset, nbytes):
                 raise self._over_the_limit(nbytes)
-        except OutOfMemoryError:
+        except BaseException:
             self._close(arena)
             raise
-        return self._take(arena, offset, nbytes)
+        return arena, offset
 
-    def _place_in_band(
+    def _place_where_pages_are(
         self, band: int, nbytes: int, alignment: int
-    ) -> tuple[Arena, int]:
-        """Place a block at the limit in the other band, where it costs no page."""
-        for arena in self.bands[band]:
-            offset = arena.blocks.find(nbytes, alignment)
-            if offset >= 0 and not arena.blocks.pages.missing(offset, nbytes):
-                return self._take(arena, offset, nbytes)
-        raise self._over_the_limit(nbytes)
+    ) -> tuple[Arena, int] | None:
+        """Return the lowest place that needs no page, of either band. O(n).
+
+        For a pool at its limit, or on a device that is full: the first place that is
+        large enough may lie where pages were taken away, and one further up not.
+        """
+        for arena in [*self.bands[band], *self.bands[1 - band]]:
+            for start, free_nbytes in arena.blocks.free_blocks():
+                offset = arena.align(start, alignment)
+                is_room = offset + nbytes <= start + free_nbytes
+                if is_room and not arena.blocks.pages.missing(offset, nbytes):
+                    return arena, offset
+        return None
 
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
         """Commit the pages under a range; return False when over the limit."""
@@ -116,11 +134,6 @@ class Growth:
         recycled = backing.back(arena, offset, nbytes, donors, self.room_nbytes)
         self.recycled_pages += max(recycled, 0)
         return recycled >= 0
-
-    def _take(self, arena: Arena, offset: int, nbytes: int) -> tuple[Arena, int]:
-        arena.blocks.take(offset, nbytes)
-        self._note_committed()
-        return arena, offset
 
     def _note_committed(self) -> None:
         self.committed_high_water = max(
@@ -190,39 +203,46 @@ class Growth:
             look_ahead=self.options.look_ahead_of(band),
         )
 
-    def place_apart(self, nbytes: int) -> Arena:
+    def place_apart(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block in a reservation of its own; nothing else is touched.
+
+        Args:
+            nbytes: Bytes, a multiple of the backend's granularity.
+            alignment: What the address is a multiple of; 0 for the backend's own.
 
         Raises:
             OutOfMemoryError: As for ``place``.
         """
-        granularity = self.backend.granularity
-        whole = align_up(nbytes, granularity)
+        spare = align_up(
+            max(alignment - self.backend.alignment, 0), self.backend.granularity
+        )
         room = self.room_nbytes
-        if room is not None and whole > room:
+        if room is not None and nbytes > room:
             raise self._over_the_limit(nbytes)
         arena = Arena(
             self.backend,
-            whole,
-            page_nbytes=granularity,
+            nbytes + spare,
+            page_nbytes=self.backend.granularity,
             look_ahead=1,
             is_apart=True,
         )
+        self.apart.append(arena)
+        offset = arena.align(0, alignment)
         try:
             if not arena.is_segment:
-                arena.commit(0, arena.blocks.pages.count)
-        except OutOfMemoryError:
-            arena.release()
+                under = PageRun.under(arena, offset, nbytes)
+                arena.commit(under.first, under.stop)
+        except BaseException:
+            self.release_apart(arena)
             raise
-        arena.blocks.take(0, whole)
-        self.apart.append(arena)
+        arena.blocks.take(offset, nbytes)
         self._note_committed()
-        return arena
+        return arena, offset
 
     def release_apart(self, arena: Arena) -> None:
         """Give the reservation of a block placed apart back."""
-        self.apart.remove(arena)
         arena.release()
+        self.apart.remove(arena)  # last: what the device keeps, the pool counts
 
     def trim(self, keep: int) -> int:
         """Give memory back until at most ``keep`` bytes are committed.
@@ -233,6 +253,9 @@ class Growth:
             Bytes given back to the device.
         """
         before = self.committed_nbytes
+        # Those that the device did not take back at once.
+        for arena in [arena for arena in self.apart if arena.blocks.is_empty()]:
+            self.release_apart(arena)
         for arena in reversed(self.arenas):
             if arena.is_segment:
                 if arena.blocks.is_empty() and self.committed_nbytes > keep:
@@ -253,12 +276,17 @@ class Growth:
             arena.decommit(first, stop)
 
     def _close(self, arena: Arena) -> None:
+        arena.release()
         for band in self.bands:
             if arena in band:
                 band.remove(arena)
-        arena.release()
 
-    def release_all(self) -> None:
-        """Give every reservation back; nobody uses any of it."""
-        for arena in self.all_arenas():
-            arena.release()
+    def stop_placing(self) -> None:
+        """Take the arenas out of the pool's sight, so that it finds no place any more.
+
+        They stay here until what is live in them is freed.
+        """
+        seen = self.bands
+        self.bands = ([*seen[0]], [*seen[1]])
+        for band in seen:
+            band.clear()

@@ -1,84 +1,25 @@
 """What a ``Memory`` does besides being allocated and freed.
 
-Each function stands behind the method of the same name. Host views share one *root*,
-the object at the end of every view's chain of owners: it keeps the block, so the
-block goes back to its pool when the last view dies, whatever was freed before.
+Each function stands behind the method of the same name; those that make views are in
+``views``.
 """
 
 import ctypes
-import math
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from madl import hotpath
-from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError, NotContiguousError
-from madl.hotpath import HotArena, Memory
+from madl.hotpath import Memory
+from madl.location import Slice, has_slices, host_address, locate
 from madl.sizes import parse_nbytes
-
-if TYPE_CHECKING:
-    import numpy as np
-
-_WIDEST = ctypes.c_ubyte * sys.maxsize
-"""One array type for all sizes: ctypes keeps every type it makes for ever."""
-
-
-class Root(_WIDEST):  # type: ignore[misc,valid-type]  # ctypes array types are made at run time
-    """Holds the handle that keeps a block live for the views made from it."""
-
-    keeper: Memory
-
-
-_REFERENCES_WITHOUT_VIEWS = 3
-"""To a root: the handle's, a local variable's, and getrefcount's own argument."""
-
-
-class Slice(NamedTuple):
-    """What ``memory[a:b]`` was cut from."""
-
-    parent: Memory
-    start: int
-
-
-class Place(NamedTuple):
-    """Where a memory lies. Without bytes there is no arena."""
-
-    arena: HotArena | None
-    offset: int
-
-
-def locate(memory: Memory, use: str) -> Place:
-    """Return where a memory lies.
-
-    Raises:
-        FreedMemoryError: It was freed; ``use`` is what the caller wanted to do.
-    """
-    placed = memory._place()
-    if placed is not None:
-        return Place(placed[0], placed[1])
-    if isinstance(memory._root, Slice):
-        arena, offset = locate(memory._root.parent, use)
-        return Place(arena, offset + memory._root.start)
-    raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
-
-
-def host_address(memory: Memory, use: str) -> int:
-    """Return the address at which the CPU can reach a memory.
-
-    Raises:
-        MissingCapabilityError: It cannot.
-    """
-    arena, offset = locate(memory, use)
-    if arena is None:
-        return 0
-    if not memory._pool.capabilities & Capability.HOST_ACCESS:
-        raise MissingCapabilityError(
-            memory._pool.device,
-            f"host access, which {use} needs",
-            "copy_to a memory of device 'cpu' first",
-        )
-    assert arena.address is not None, "HOST_ACCESS implies addresses"
-    return arena.address + offset
+from madl.views import (
+    array_interface,
+    as_array,
+    detach_root,
+    has_views,
+    tobytes,
+    view,
+)
 
 
 def address(memory: Memory) -> int:
@@ -147,73 +88,6 @@ def stream(memory: Memory) -> object:
     return None
 
 
-def view(memory: Memory) -> memoryview:
-    """Return a writable view of the bytes, whose root keeps the block live."""
-    if isinstance(memory._root, Slice):
-        start = memory._root.start
-        return view(memory._root.parent)[start : start + memory._nbytes]
-    host = host_address(memory, "a view")
-    if host == 0:
-        return memoryview(bytearray())
-    if memory._root is None:
-        _attach_root(memory, host)
-    return memoryview(memory._root)[: memory._nbytes].cast("B")
-
-
-def _attach_root(memory: Memory, host: int) -> None:
-    with memory._pool._lock:  # two roots would give the block back twice
-        if memory._root is None:
-            root = Root.from_address(host)
-            root.keeper = memory._keeper()
-            memory._root = root
-
-
-def _detach_root(memory: Memory) -> None:
-    """Make the handle the block's only keeper again, if no view lives."""
-    root = memory._root
-    if root is None:
-        return
-    if isinstance(root, Slice) or sys.getrefcount(root) > _REFERENCES_WITHOUT_VIEWS:
-        what = "a slice" if isinstance(root, Slice) else "memory with live views"
-        raise ValueError(f"{what} cannot be resized; drop the views, or allocate anew")
-    root.keeper._forget_block()
-    memory._root = None
-
-
-def array_interface(memory: Memory) -> dict[str, Any]:
-    """Return NumPy's array interface; the data is a buffer, so NumPy holds it."""
-    return {
-        "version": 3,
-        "shape": (memory._nbytes,),
-        "typestr": "|u1",
-        "data": view(memory),
-    }
-
-
-def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
-    """Return a NumPy array over the memory, without a copy."""
-    import numpy as np
-
-    element = np.dtype(dtype)
-    if element.hasobject:
-        raise TypeError(f"dtype {element} holds Python objects, which need their own")
-    if shape is None:
-        shape = memory._nbytes // element.itemsize if element.itemsize else 0
-    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-    needed = math.prod(dimensions) * element.itemsize
-    if needed > memory._nbytes:
-        raise ValueError(
-            f"{dimensions} of {element} needs {needed} bytes, "
-            f"the memory has {memory._nbytes}"
-        )
-    return np.ndarray(dimensions, element, buffer=view(memory))
-
-
-def tobytes(memory: Memory) -> bytes:
-    """Return a copy of the content."""
-    return bytes(view(memory))
-
-
 def cut(memory: Memory, part: slice) -> Memory:
     """Return a view of a part of the memory; it keeps its parent."""
     if not isinstance(part, slice):
@@ -268,7 +142,7 @@ def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # no
             "copy a slice of the source, or allocate a larger destination"
         )
     if to.readonly:
-        raise ValueError("cannot copy into a read-only buffer")
+        raise ValueError("destination must be writable, got a read-only buffer")
     to[: of.nbytes] = of
 
 
@@ -284,31 +158,44 @@ def copy_to(memory: Memory, destination: Any, stream: object) -> None:  # noqa: 
 
 def fill(memory: Memory, value: int) -> None:
     """Set every byte."""
-    byte = parse_nbytes(value, name="value")
-    if byte > 255:
-        raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
     host = host_address(memory, "fill()")
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"value must be an int, 0 to 255, got {value!r} ({type(value).__name__})"
+        )
+    if not 0 <= (byte := value.__index__()) <= 255:
+        raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
     if host:
         ctypes.memset(host, byte, memory._nbytes)
 
 
 def resize(memory: Memory, nbytes: int | str) -> None:
-    """Change ``nbytes``, in place where the block is large enough or next to free."""
+    """Move the content to a new block of ``nbytes``; both are live meanwhile."""
     wanted = parse_nbytes(nbytes)
+    kept = min(wanted, memory._nbytes)
     locate(memory, "resize()")
-    _detach_root(memory)
-    moved = memory._pool.allocate(wanted)
-    try:
-        kept = min(wanted, memory._nbytes)
-        if kept:
-            ctypes.memmove(
-                host_address(moved, "resize()"), host_address(memory, "resize()"), kept
-            )
-    except MissingCapabilityError:
-        moved.free()
-        raise
+    _refuse_to_move(memory)
+    detach_root(memory)
+    source = host_address(memory, "resize()") if kept else 0
+    moved = memory._pool.allocate(wanted, tag=tag(memory))
+    if kept:
+        ctypes.memmove(host_address(moved, "resize()"), source, kept)
     memory._exchange(moved)
     moved.free()
+
+
+def _refuse_to_move(memory: Memory) -> None:
+    """Raise for memory that somebody else looks at."""
+    if isinstance(memory._root, Slice):
+        raise ValueError(
+            f"{memory._pool.device}: a slice of {memory._nbytes} bytes cannot be "
+            "resized; cut another, or resize the memory that it was cut from"
+        )
+    if has_slices(memory) or has_views(memory):
+        raise ValueError(
+            f"{memory._pool.device}: memory of {memory._nbytes} bytes cannot be "
+            "resized while arrays, memoryviews or slices of it live; drop them first"
+        )
 
 
 def record_stream(memory: Memory, stream: object) -> None:

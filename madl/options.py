@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, CommitBackend, HugePageBackend
@@ -25,8 +25,7 @@ LEASH_DIVISOR = 64
 """At most this part of what is committed stays in bins when an allocation misses."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolOptions:
+class PoolOptions(NamedTuple):
     """Options of one pool, complete."""
 
     limit_nbytes: int | None

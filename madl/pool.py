@@ -6,22 +6,30 @@ statistics, closing.
 """
 
 import contextlib
+import functools
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, NoReturn, Self, cast
+from typing import NamedTuple, Self, cast
 
+import madl.memory  # noqa: F401  # it registers what stands behind Memory's methods
 from madl import accounting, events, forking
 from madl.arena import Arena
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend
-from madl.errors import MissingCapabilityError, OutOfMemoryError, OutOfMemoryReport
+from madl.errors import (
+    MadlError,
+    MissingCapabilityError,
+    NativeFailure,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, HotPool, Memory
 from madl.options import SMALL_NBYTES, PoolOptions
-from madl.reclaim import Reclaimers
+from madl.reclaim import Reclaimers, Step, raise_after
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.snapshot import PoolSnapshot
 from madl.stats import PoolStats
@@ -125,7 +133,8 @@ class Pool(HotPool):
         # finalizers, so what is live goes back with the last of them. At interpreter
         # exit the device may be gone, and the operating system takes the memory back.
         if hasattr(self, "_tags") and not sys.is_finalizing():
-            self.close()
+            with contextlib.suppress(MadlError):  # a device that fails has it then
+                self.close()
 
     def __repr__(self) -> str:
         return f"<madl.Pool on {self.device}: {self._live_nbytes} bytes live>"
@@ -138,8 +147,10 @@ class Pool(HotPool):
                 f"{self!r} is in the middle of a call of this thread; signal handlers "
                 "and finalizers may allocate and free, nothing else"
             )
+        ident = threading.get_ident()
         with self._lock:
-            self._lock_holder = threading.get_ident()
+            # No call in between: a signal handler that came there would wait for ever.
+            self._lock_holder = ident
             try:
                 yield
             finally:
@@ -170,46 +181,69 @@ class Pool(HotPool):
             # A bin promises no more than the usual alignment, so it is passed by.
             capacity = align_up(asked, BLOCK_GRANULARITY)
             block = self._place_slowly(asked, capacity, aligned)
-        watch = None
-        if tag is not None or events.listeners:
-            usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
-            watch = BlockWatch(asked, block.capacity - asked, tag, usage)
-        return self._hand_out(block, asked, watch)
+        if tag is None and not events.listeners:
+            return self._hand_out(block, asked, None)
+        usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
+        try:
+            watch = BlockWatch(asked, tag, usage)
+        except BaseException:  # a listener's
+            self._hand_out(block, asked, None).free()
+            raise
+        memory = self._hand_out(block, asked, watch)
+        watch.count(memory.capacity - asked)
+        return memory
 
-    def _place_apart(self, nbytes: int) -> Block:
+    def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
         parse_nbytes(nbytes)
         self._refuse_if_closed()
+        capacity = align_up(nbytes, self._backend.granularity)
         try:
-            arena = self._growth.place_apart(nbytes)
+            arena, offset = self._growth.place_apart(capacity, alignment)
         except OutOfMemoryError as refused:
-            raise self._out_of_memory(nbytes, nbytes, (), refused) from None
-        return self._block_at(arena, 0, arena.nbytes, is_binned=False)
+            raise self._out_of_memory(
+                nbytes, capacity, (), refused.report.native
+            ) from None
+        return self._block_at(arena, offset, capacity, is_binned=False)
 
     def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
         parse_nbytes(capacity)
         self._refuse_if_closed()
+        if self._lock_holder == threading.get_ident():
+            return self._place_apart(nbytes, alignment)
         if not self._options.pooling:
             with self._locked():
                 self._take_back_returned()
-                return self._place_apart(nbytes)
+                return self._place_apart(nbytes, alignment)
         limit = self._options.limit_nbytes
         if limit is not None and capacity > limit:
             raise self._out_of_memory(nbytes, capacity, (), None)
         tried: list[tuple[str, int]] = []
         cause: BaseException | None = None
-        steps = self._reclaimers.steps(capacity)
-        while True:
-            try:
-                return self._try_to_place(capacity, alignment)
-            except OutOfMemoryError as error:
-                refused = error
-            step = next(steps, None)
-            if step is None:
-                failed = self._out_of_memory(nbytes, capacity, tuple(tried), refused)
-                _raise_after(cause, failed)
-            before = self._live_nbytes
-            cause = step.run() or cause
-            tried.append((step.name, max(before - self._live_nbytes, 0)))
+        steps = self._steps(capacity)
+        try:
+            while True:
+                try:
+                    return self._try_to_place(capacity, alignment)
+                except OutOfMemoryError as error:
+                    native = error.report.native
+                step = next(steps, None)
+                if step is None:
+                    raise_after(
+                        cause,
+                        self._out_of_memory(nbytes, capacity, tuple(tried), native),
+                    )
+                before = self._live_nbytes
+                cause = step.run() or cause
+                tried.append((step.name, max(before - self._live_nbytes, 0)))
+        finally:
+            del cause  # as in raise_after
+
+    def _steps(self, capacity: int) -> Iterator[Step]:
+        """Yield what to try, in order, before a request fails."""
+        if not self._options.recycle:  # else idle pages have been used already
+            room = (self._options.limit_nbytes or capacity) - capacity
+            yield Step("trim", functools.partial(self.trim, room))
+        yield from self._reclaimers.steps(capacity)
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
@@ -226,6 +260,8 @@ class Pool(HotPool):
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
+            # A free that found the lock taken, on the way here, has left it to us.
+            self._freed_after_close()
             raise ValueError(
                 f"a closed pool of {self.device} allocates nothing; make a new Pool"
             )
@@ -235,7 +271,7 @@ class Pool(HotPool):
         nbytes: int,
         capacity: int,
         tried: tuple[tuple[str, int], ...],
-        refused: OutOfMemoryError | None,
+        native: NativeFailure | None,
     ) -> OutOfMemoryError:
         numbers = {}
         if self._lock_holder != threading.get_ident():
@@ -256,7 +292,7 @@ class Pool(HotPool):
                 capacity_nbytes=capacity,
                 limit_nbytes=self._options.limit_nbytes,
                 tried=tried,
-                native=refused.report.native if refused else None,
+                native=native,
                 **numbers,
             )
         )
@@ -306,6 +342,7 @@ class Pool(HotPool):
         """
         with self._locked():
             self._is_closed = True
+            self._growth.stop_placing()
             self._return_every_free()
             self._release_idle()
             live = [state for state in self._block_states() if state.is_live]
@@ -321,11 +358,14 @@ class Pool(HotPool):
 
     def _freed_after_close(self) -> None:
         while self._has_returned() and not sys.is_finalizing():
+            ident = threading.get_ident()
             if not self._lock.acquire(blocking=False):
                 return  # whoever holds it comes here on its way out
-            self._lock_holder = threading.get_ident()
+            self._lock_holder = ident
             try:
-                self._release_idle()
+                # No free raises because of the device; the next one tries again.
+                with contextlib.suppress(MadlError):
+                    self._release_idle()
             finally:
                 self._lock_holder = 0
                 self._lock.release()
@@ -351,13 +391,3 @@ class Pool(HotPool):
         """
         with self._locked():
             accounting.check(self, self._growth)
-
-
-def _raise_after(cause: BaseException | None, error: Exception) -> NoReturn:
-    """Raise ``error`` with ``cause`` as its context, whatever the caller handles."""
-    if cause is None:
-        raise error
-    try:
-        raise cause
-    except type(cause):
-        raise error

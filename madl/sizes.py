@@ -6,18 +6,19 @@ turns that into bytes and back, and refuses what is not a byte count.
 
 import re
 import sys
-from decimal import Decimal
 
 ADDRESS_SPACE_NBYTES = 2 * sys.maxsize + 2
 """One more than the largest address of this process, in bytes."""
 
-_UNITS = {
+_UNITS: dict[str, int] = {
     "": 1,
     "B": 1,
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", 1)},
     **{f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)},
 }
-_BYTE_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?I?B|)\s*", re.IGNORECASE)
+_BYTE_COUNT = re.compile(
+    r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([KMGTP]?I?B|)\s*", re.IGNORECASE
+)
 
 
 def parse_nbytes(value: int | str, *, name: str = "nbytes") -> int:
@@ -50,9 +51,12 @@ def parse_nbytes(value: int | str, *, name: str = "nbytes") -> int:
     if nbytes < 0:
         raise ValueError(f"{name} must not be negative, got {nbytes}")
     if nbytes >= ADDRESS_SPACE_NBYTES:
+        # int refuses to print what has more than 4300 digits.
+        power = nbytes.bit_length() - 1
+        got = nbytes if power < 128 else f"2**{power} or more"
         raise OverflowError(
             f"{name} must fit the address space, "
-            f"got {nbytes} of at most {ADDRESS_SPACE_NBYTES - 1}"
+            f"got {got} of at most {ADDRESS_SPACE_NBYTES - 1}"
         )
     return nbytes
 
@@ -64,11 +68,13 @@ def _parse_text(text: str, name: str) -> int:
             f"{name} must be a byte count such as '64 MiB', '64MB' or '4096', "
             f"got {text!r}"
         )
-    number, unit = match.groups()
-    exact = Decimal(number) * _UNITS[unit.upper()]
-    if exact != int(exact):
+    number, unit = match.group(1), match.group(2)
+    whole, _, decimals = str(number).partition(".")
+    scale: int = 10 ** len(decimals)
+    nbytes, rest = divmod(int(whole + decimals) * _UNITS[unit.upper()], scale)
+    if rest:
         raise ValueError(f"{name} must be a whole number of bytes, got {text!r}")
-    return int(exact)
+    return nbytes
 
 
 def format_nbytes(nbytes: int) -> str:

@@ -1,10 +1,9 @@
 """Where every block of a pool lies at one moment, as plain data."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSnapshot:
+class BlockSnapshot(NamedTuple):
     """A part of an arena."""
 
     offset: int
@@ -16,8 +15,7 @@ class BlockSnapshot:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArenaSnapshot:
+class ArenaSnapshot(NamedTuple):
     """A reservation: its blocks without gaps, lowest first, and its pages."""
 
     nbytes: int
@@ -28,8 +26,7 @@ class ArenaSnapshot:
     blocks: tuple[BlockSnapshot, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSnapshot:
+class PoolSnapshot(NamedTuple):
     """All arenas of a pool."""
 
     device: str

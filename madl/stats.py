@@ -1,11 +1,11 @@
 """A pool's figures at one moment, as plain data."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class TagStats:
+class TagStats(NamedTuple):
     """What one tag holds. Bytes, unless the name says otherwise."""
 
     live_nbytes: int
@@ -15,8 +15,7 @@ class TagStats:
     free_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStats:
+class PoolStats(NamedTuple):
     """A pool at one moment. Bytes, unless the name says otherwise."""
 
     device: str
@@ -46,8 +45,8 @@ class PoolStats:
     """Calls to the device's API: reserve, commit, remap, decommit, release."""
     recycled_pages: int
     """Idle pages that were committed elsewhere instead of taking new memory."""
-    tags: Mapping[str, TagStats] = field(default_factory=dict)
+    tags: Mapping[str, TagStats] = MappingProxyType({})
 
     def as_dict(self) -> dict[str, object]:
         """Return the figures as plain containers, ready for ``json.dumps``."""
-        return asdict(self)
+        return self._asdict() | {"tags": {k: v._asdict() for k, v in self.tags.items()}}

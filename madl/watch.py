@@ -44,18 +44,20 @@ class BlockWatch(Watch):
 
     __slots__ = ("_heard", "_nbytes", "_padding", "_usage", "tag")
 
-    def __init__(
-        self, nbytes: int, padding: int, tag: str | None, usage: TagUsage | None
-    ) -> None:
+    def __init__(self, nbytes: int, tag: str | None, usage: TagUsage | None) -> None:
         self.tag = tag
         self._nbytes = nbytes
-        self._padding = padding
+        self._padding = 0
         self._usage = usage
-        if usage is not None:
-            usage.count_allocated(nbytes, padding)
         self._heard = [
             (listener, listener.allocated(nbytes, tag)) for listener in events.listeners
         ]
+
+    def count(self, padding: int) -> None:
+        """Count the block for its tag, once it is known what it takes."""
+        self._padding = padding
+        if self._usage is not None:
+            self._usage.count_allocated(self._nbytes, padding)
 
     def freed(self) -> None:
         """Take note of the free; counters and appends only."""

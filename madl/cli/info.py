@@ -2,10 +2,12 @@
 
 import json
 import platform
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import madl
@@ -31,18 +33,25 @@ def info(as_json: bool) -> None:
     for kind, device in facts["devices"].items():
         table = Table(title=f"device kind {kind}", show_header=False)
         for name, value in device.items():
-            table.add_row(name, str(value))
+            table.add_row(name, escape(str(value)))
         console.print(table)
 
 
 def _collect() -> dict[str, Any]:
     return {
-        "version": madl.__version__,
+        "version": _version(),
         "core": "compiled" if hotpath.IS_COMPILED else "pure Python",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
         "devices": {kind: _describe(kind) for kind in registry.kinds()},
     }
+
+
+def _version() -> str:
+    try:
+        return str(madl.__version__)
+    except PackageNotFoundError:  # run from a checkout
+        return "not installed"
 
 
 def _describe(kind: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from madl import core
+from madl import hotpath
 from madl.diagnostics.examples import example_names, example_path
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
@@ -66,9 +66,12 @@ def replay(
     """
     loaded = _load(trace, example)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
-    pool = Pool(
-        device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
-    )
+    try:
+        pool = Pool(
+            device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
+        )
+    except ValueError as error:  # an option that does not suit the device
+        raise click.UsageError(str(error)) from None
     with pool, _progress(len(loaded), hidden=as_json) as advance:
         result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
     figures = _figures(loaded, pool, policy, result)
@@ -127,7 +130,7 @@ def _figures(
         "policy": policy,
         "page_nbytes": pool.page_nbytes,
         "limit_nbytes": pool.limit_nbytes,
-        "core": "compiled" if core.IS_COMPILED else "pure Python",
+        "core": "compiled" if hotpath.IS_COMPILED else "pure Python",
         "python": platform.python_version(),
         "events": len(trace),
         "allocations": trace.allocations,

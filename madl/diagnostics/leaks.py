@@ -1,6 +1,7 @@
 """What stays live that should have been freed: ``with madl.leak_check():``."""
 
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,32 +20,35 @@ def leak_check(pool: Pool | None = None) -> Iterator[None]:
     Raises:
         LeakError: With the bytes and blocks by tag. Not raised over another error.
 
-    Counts per tag, so a block freed inside that was allocated before hides one.
+    Counts blocks by tag and size, so one that was allocated before and is freed inside
+    hides a new one of the same. What only cycles hold is collected first.
     """
     watched = defaults.pool_in_use() if pool is None else pool
-    before = _live_by_tag(watched)
+    before = _live(watched)
     yield
-    after = _live_by_tag(watched)
-    leaked = {
-        tag: (nbytes - before.get(tag, (0, 0))[0], count - before.get(tag, (0, 0))[1])
-        for tag, (nbytes, count) in after.items()
-        if count > before.get(tag, (0, 0))[1]
-    }
+    if _live(watched) - before:
+        gc.collect()
+    leaked = _by_tag(_live(watched) - before)
     if leaked:
-        raise LeakError(watched.device, tuple(sorted(leaked.items(), key=_by_nbytes)))
+        raise LeakError(watched.device, leaked)
 
 
-def _live_by_tag(pool: Pool) -> dict[str, tuple[int, int]]:
-    nbytes: Counter[str] = Counter()
-    count: Counter[str] = Counter()
-    for arena in pool.snapshot().arenas:
-        for block in arena.blocks:
-            if block.state == "live":
-                tag = block.tag or "(no tag)"
-                nbytes[tag] += block.nbytes
-                count[tag] += 1
-    return {tag: (nbytes[tag], count[tag]) for tag in count}
+def _live(pool: Pool) -> Counter[tuple[str, int]]:
+    """Return how many blocks of each tag and size are live."""
+    return Counter(
+        (block.tag or "(no tag)", block.nbytes)
+        for arena in pool.snapshot().arenas
+        for block in arena.blocks
+        if block.state == "live"
+    )
 
 
-def _by_nbytes(item: tuple[str, tuple[int, int]]) -> int:
-    return -item[1][0]
+def _by_tag(
+    blocks: Counter[tuple[str, int]],
+) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Return bytes and blocks of each tag, the most bytes first."""
+    total: dict[str, tuple[int, int]] = {}
+    for (tag, nbytes), count in blocks.items():
+        bytes_before, count_before = total.get(tag, (0, 0))
+        total[tag] = (bytes_before + nbytes * count, count_before + count)
+    return tuple(sorted(total.items(), key=lambda item: (-item[1][0], item[0])))

@@ -8,8 +8,8 @@ LEGEND = "# full  + over half  - under half  . committed, free  _ not committed"
 def occupancy_line(snapshot: PoolSnapshot, *, width: int = 64) -> str:
     """Return each arena up to its last committed byte, ``width`` characters in all.
 
-    A character stands for a piece of equal bytes: how much of it is live is read from
-    ``LEGEND``.
+    A character stands for a piece of equal bytes, about as many in every arena: how
+    much of it is live is read from ``LEGEND``. A bar stands between two arenas.
     """
     spans = [
         (arena, offset + nbytes)
@@ -19,9 +19,13 @@ def occupancy_line(snapshot: PoolSnapshot, *, width: int = 64) -> str:
     total = sum(span for _, span in spans)
     if total == 0:
         return "(nothing is committed)"
-    return "|".join(
-        _draw(arena, span, max(round(width * span / total), 1)) for arena, span in spans
-    )
+    left = width - (len(spans) - 1)  # the bars
+    drawn = []
+    for arena, span in spans:
+        pieces = max(round(left * span / total), 1)
+        drawn.append(_draw(arena, span, pieces))
+        left, total = left - pieces, total - span
+    return "|".join(drawn)
 
 
 def _draw(arena: ArenaSnapshot, span: int, width: int) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ class Recorder:
 
     Events are appended to a queue, which is atomic and so safe in finalizers and
     signal handlers; whoever finds the queue long and the writer idle writes them out.
+    When that fails, the program goes on without a trace, and ``finish`` says why.
     """
 
     def __init__(self, writer: TraceWriter) -> None:
@@ -27,6 +29,8 @@ class Recorder:
         self._writing = threading.Lock()
         # Threads may queue their allocations in another order than they drew ids.
         self._written_as: dict[int, int] = {}
+        self._error: Exception | None = None
+        _recorders.add(self)
 
     def allocated(self, nbytes: int, tag: str | None) -> int:
         """Queue an allocation."""
@@ -41,25 +45,72 @@ class Recorder:
         self._queue.append((allocation_id, -1, None))
 
     def mark(self, label: str) -> None:
-        """Write a marker after all that happened so far."""
-        self.write()
-        self._writer.mark(label)
+        """Write that an iteration or a phase starts, after all that happened so far.
+
+        Raises:
+            ValueError: ``label`` is not on one line, or the recording has ended.
+        """
+        with self._writing:
+            self._drain()
+            self._writer.mark(label)
 
     def write(self) -> None:
         """Write what is queued, unless somebody is writing already."""
         if not self._writing.acquire(blocking=False):
             return
         try:
-            while self._queue:
-                allocation_id, nbytes, tag = self._queue.popleft()
-                if nbytes < 0:
-                    self._writer.free(self._written_as.pop(allocation_id))
-                else:
-                    self._written_as[allocation_id] = self._writer.allocate(
-                        nbytes, tag=tag
-                    )
+            self._drain()
         finally:
             self._writing.release()
+
+    def finish(self) -> None:
+        """Write what is queued and close the trace; what comes later is not heard.
+
+        Raises:
+            OSError, ValueError: Why it could not be written, now or earlier.
+        """
+        with self._writing:
+            self._drain()
+            self._stop()
+            if self._error is not None:
+                raise self._error
+            self._writer.close()
+
+    def abandon(self) -> None:
+        """Hear nothing any more: the trace belongs to the process that forked."""
+        self._writing = threading.Lock()
+        self._stop()
+        self._writer.abandon()
+
+    def _stop(self) -> None:
+        self._queue = deque(maxlen=0)
+
+    def _drain(self) -> None:
+        try:
+            while self._queue:
+                self._write_event(*self._queue.popleft())
+        except Exception as error:  # must not reach whoever allocates; finish raises it
+            self._error = error
+            self._writer.discard()
+            self._stop()
+
+    def _write_event(self, allocation_id: int, nbytes: int, tag: str | None) -> None:
+        if nbytes < 0:
+            self._writer.free(self._written_as.pop(allocation_id))
+        else:
+            self._written_as[allocation_id] = self._writer.allocate(nbytes, tag=tag)
+
+
+_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for recorder in list(_recorders):
+        recorder.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @contextlib.contextmanager
@@ -76,8 +127,12 @@ def record(
     Yields:
         The recorder; ``mark(label)`` notes that an iteration or a phase starts.
 
-    What was allocated before is not in the trace, nor is its free. Allocations cost
-    more while any recording is active.
+    Raises:
+        ValueError: ``path`` is a directory or a device.
+        OSError: The trace cannot be written: at the start, or else at the end.
+
+    What was allocated before is not in the trace, nor is its free. A forked child is
+    not recorded. Allocations cost more while any recording is active.
     """
     writer = TraceWriter(path, {"name": name})
     recorder = Recorder(writer)
@@ -88,5 +143,4 @@ def record(
     finally:
         hotpath.change_watch_count(-1)
         events.listeners.remove(recorder)
-        recorder.write()
-        writer.close()
+        recorder.finish()

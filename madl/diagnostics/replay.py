@@ -54,7 +54,7 @@ def replay(
 
     Args:
         trace: What to allocate and free. Streams are ignored: the pool has one.
-        pool: A pool without live memory.
+        pool: A new pool: figures are a pool's since it was made.
         touch: Write to every byte of every block.
         on_progress: Called now and then with the events done since the last call.
 
@@ -70,14 +70,16 @@ def replay(
     peak_at = _peak_position(trace)
     at_peak = pool.snapshot()
     nanoseconds = 0
-    for first, stop in _chunks(len(trace), peak_at):
-        operations = trace.operations[first:stop]
-        nanoseconds += _timed(operations, held, allocate)
-        if stop == peak_at:
-            at_peak = pool.snapshot()
-        on_progress(stop - first)
-    stats = pool.stats()
-    held.clear()
+    try:
+        for first, stop in _chunks(len(trace), peak_at):
+            operations = trace.operations[first:stop]
+            nanoseconds += _timed(operations, held, allocate)
+            if stop == peak_at:
+                at_peak = pool.snapshot()
+            on_progress(stop - first)
+        stats = pool.stats()
+    finally:
+        held.clear()  # an error's traceback would keep it all live
     events = max(len(trace), 1)
     return Replay(
         peak_live_nbytes=stats.live_high_water_nbytes,

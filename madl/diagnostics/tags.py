@@ -18,15 +18,22 @@ def tag(name: str, *, limit: int | str | None = None) -> Iterator[str]:
         limit: Not effective yet.
 
     Raises:
+        TypeError: ``name`` is no text.
         ValueError: ``name`` is empty or contains a slash.
         MissingCapabilityError: A limit was given.
 
     Allocations cost more while any tag is active in any thread.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a tag must be a text, got {name!r} ({type(name).__name__})")
     if not name or "/" in name:
-        raise ValueError(f"a tag must be a text without a slash, got {name!r}")
+        raise ValueError(
+            f"a tag must be a text without a slash, and not empty, got {name!r}"
+        )
     if limit is not None:
-        raise MissingCapabilityError("tag()", "limit yet", "Pool(limit=) instead")
+        raise MissingCapabilityError(
+            "this release", "limits of tags yet", "a limit of the pool: Pool(limit=)"
+        )
     outer = events.current_tag.get()
     token = events.current_tag.set(name if outer is None else f"{outer}/{name}")
     hotpath.change_watch_count(+1)

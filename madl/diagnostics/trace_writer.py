@@ -125,6 +125,16 @@ class TraceWriter:
             self._file.close()
         self._part.unlink(missing_ok=True)
 
+    def abandon(self) -> None:
+        """Leave the file to the process that this one was forked from."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # What is buffered here is written when the file object goes, somewhere.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._file.fileno())
+        os.close(null)
+
     def __enter__(self) -> Self:
         return self
 

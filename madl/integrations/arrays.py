@@ -1,6 +1,7 @@
 """NumPy arrays over pooled memory: ``empty``, ``zeros``, ``full``, ``empty_like``."""
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -84,9 +85,8 @@ def empty_like(
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
-    sizes: Sequence[SupportsIndex]
-    sizes = shape if isinstance(shape, Sequence) else (shape,)
-    dimensions = tuple(size.__index__() for size in sizes)
+    sizes = (shape,) if isinstance(shape, SupportsIndex) else shape
+    dimensions = tuple(operator.index(size) for size in sizes)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")
     return dimensions

@@ -1,0 +1,75 @@
+"""Where a memory lies, be it whole or a slice."""
+
+from typing import NamedTuple
+
+from madl.backends.protocol import Capability
+from madl.errors import FreedMemoryError, MissingCapabilityError
+from madl.hotpath import HotArena, Memory
+
+_slices: set[tuple[int, int]] = set()
+"""Every slice that lives: the ids of what it was cut from, and its own."""
+
+
+class Slice:
+    """What ``memory[a:b]`` was cut from."""
+
+    __slots__ = ("parent", "start")
+
+    def __init__(self, parent: Memory, start: int) -> None:
+        self.parent = parent
+        self.start = start
+        _slices.add((id(parent), id(self)))
+
+    def __del__(
+        self,
+        _slices: set[tuple[int, int]] = _slices,  # globals are gone at exit
+    ) -> None:
+        # The parent is alive, so nobody else has its id. One call: finalizers and
+        # threads may come between two.
+        _slices.discard((id(self.parent), id(self)))
+
+
+def has_slices(memory: Memory) -> bool:
+    """Return whether any slice of the memory lives."""
+    return any(parent == id(memory) for parent, _ in list(_slices))
+
+
+class Place(NamedTuple):
+    """Where a memory lies. Without bytes there is no arena."""
+
+    arena: HotArena | None
+    offset: int
+
+
+def locate(memory: Memory, use: str) -> Place:
+    """Return where a memory lies.
+
+    Raises:
+        FreedMemoryError: It was freed; ``use`` is what the caller wanted to do.
+    """
+    placed = memory._place()
+    if placed is not None:
+        return Place(placed[0], placed[1])
+    if isinstance(memory._root, Slice):
+        arena, offset = locate(memory._root.parent, use)
+        return Place(arena, offset + memory._root.start)
+    raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
+
+
+def host_address(memory: Memory, use: str) -> int:
+    """Return the address at which the CPU can reach a memory.
+
+    Raises:
+        MissingCapabilityError: It cannot.
+    """
+    arena, offset = locate(memory, use)
+    if arena is None:
+        return 0
+    if not memory._pool.capabilities & Capability.HOST_ACCESS:
+        raise MissingCapabilityError(
+            memory._pool.device,
+            f"host access, which {use} needs",
+            "a device that the CPU can reach, such as 'cpu'",
+        )
+    assert arena.address is not None, "HOST_ACCESS implies addresses"
+    return arena.address + offset
