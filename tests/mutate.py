@@ -1,0 +1,324 @@
+"""Break the code on purpose, one place at a time; a test must see each break.
+
+Run by ``nox -s mutate [-- WORD ...]``, where words choose what to try by file or by
+what it would break. Each mutation is made in a copy of the package, against which
+the fast tests run until the first one fails. One that survives is a hole in the tests.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+NOT_COPIED = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
+SUITES = [
+    *(
+        f"tests/unit/test_{name}.py"
+        for name in (
+            "skiplist",
+            "pages",
+            "first_fit",
+            "linear",
+            "growth",
+            "pool",
+            "pool_limits",
+            "accounting",
+        )
+    ),
+    *(
+        f"tests/property/test_{name}.py"
+        for name in ("skiplist", "first_fit", "pool", "faults")
+    ),
+]
+SECONDS_PER_TEST = 60
+"""A mutation that makes a loop endless is caught by the clock."""
+
+
+class Mutation(NamedTuple):
+    """One wrong line."""
+
+    file: str
+    old: str
+    """Text that occurs once in the file."""
+    new: str
+    why: str
+    """What would be broken."""
+
+
+class Outcome(NamedTuple):
+    """What the tests said to a mutation."""
+
+    mutation: Mutation
+    seen_by: str
+    """The first test that failed; empty when the mutation survived."""
+    seconds: float
+
+
+MUTATIONS = [
+    Mutation(
+        "core/skiplist.py",
+        "words[node + slot + 1] = reach\n            level += 1",
+        "level += 1",
+        "reach is not refreshed when a block shrinks",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "if reach >= had:  #",
+        "if reach > had:  #",
+        "reach is not refreshed before a new node",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "self._raise_from(height, nbytes)\n\n    def _insert",
+        "pass\n\n    def _insert",
+        "reach is not raised when a block grows downwards",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "while words[node + slot + 1] < nbytes:",
+        "while words[node + slot + 1] <= nbytes:",
+        "a search passes a block of just the size",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "if left and words[left] + words[left + 3] == offset:",
+        "if left and words[left] + words[left + 3] == -1:",
+        "no coalescing with the block below",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "total += words[right + 3]\n                self._unlink(right)",
+        "total += words[right + 3]",
+        "a block that was joined stays in the index",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "self._complete_path(node, self.before_found)",
+        "pass",
+        "a node is unlinked from where the search stood",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "if stop > offset + nbytes:\n",
+        "if stop < 0:\n",
+        "what is left of a split behind an aligned block is lost",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "(words[node] + alignment - 1) // alignment",
+        "(words[node] + alignment) // alignment",
+        "an aligned block is passed by",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "right and words[right] < stop",
+        "right and words[right] < offset",
+        "a range that is free already can be freed",
+    ),
+    Mutation(
+        "core/pages.py",
+        "if first * page_nbytes < free_offset:",
+        "if first * page_nbytes <= free_offset:",
+        "a page that became idle is not counted so",
+    ),
+    Mutation(
+        "core/pages.py",
+        "if stop * page_nbytes > free_offset + free_nbytes:",
+        "if stop * page_nbytes > free_offset + free_nbytes + page_nbytes:",
+        "a page with a live byte counts as idle",
+    ),
+    Mutation(
+        "core/pages.py",
+        "states[first] = 1\n                self.idle -= 1",
+        "states[first] = 1",
+        "idle pages are miscounted when one becomes live",
+    ),
+    Mutation(
+        "core/pages.py",
+        "and self.states[first - 1] == 2:",
+        "and self.states[first - 1] != 0:",
+        "a live page is recycled with the idle ones above it",
+    ),
+    Mutation(
+        "core/first_fit.py",
+        "if self.pages.missing(offset, nbytes):",
+        "if offset < 0:",
+        "a block is placed where no page is committed",
+    ),
+    Mutation(
+        "core/first_fit.py",
+        "self.index.carve(offset, nbytes)\n        self.pages.occupy(offset, nbytes)",
+        "self.index.carve(offset, nbytes)",
+        "the pages under a new block stay idle",
+    ),
+    Mutation(
+        "core/first_fit.py",
+        "self.free_nbytes += nbytes",
+        "pass",
+        "an arena never becomes empty again",
+    ),
+    Mutation(
+        "growth.py",
+        "donors, self.room_nbytes)",
+        "donors, None)",
+        "the limit is not looked at",
+    ),
+    Mutation(
+        "arena.py",
+        "if alignment <= promised:",
+        "if alignment >= 0:",
+        "an offset is aligned, and not the address",
+    ),
+    Mutation(
+        "growth.py",
+        "if is_room and not arena.blocks.pages.missing(offset, nbytes):",
+        "if is_room:",
+        "at the limit a block is placed where no page is committed",
+    ),
+    Mutation(
+        "growth.py",
+        "        except BaseException:\n            self._close(arena)\n",
+        "        except OutOfMemoryError:\n            self._close(arena)\n",
+        "a device that fails leaves a reservation behind",
+    ),
+    Mutation(
+        "growth.py",
+        "            band.clear()",
+        "            pass",
+        "a closed pool goes on placing blocks",
+    ),
+    Mutation(
+        "backing.py",
+        "            arena.commit(first, end)\n",
+        "",
+        "pages are not committed",
+    ),
+    Mutation(
+        "backing.py",
+        "first >= under.stop or stop <= under.first:",
+        "first >= 0:",
+        "pages are recycled from under the block that needs them",
+    ),
+    Mutation(
+        "backing.py",
+        "idle -= pages.idle_under(offset, nbytes)",
+        "pass",
+        "more idle pages are counted on than there are",
+    ),
+    Mutation(
+        "backing.py",
+        "        _decommit(committed)\n        raise",
+        "        raise",
+        "a refused recycling leaves more committed than before",
+    ),
+    Mutation(
+        "arena.py",
+        "        into.blocks.pages.commit(destination, destination + stop - first)\n",
+        "",
+        "a recycled page is lost",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "return home.pop()",
+        "return home[-1]",
+        "a block is handed out twice",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY",
+        "capacity = max(nbytes // BLOCK_GRANULARITY, 1) * BLOCK_GRANULARITY",
+        "a block is smaller than what was asked for",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "arena.blocks.free(block.offset, block.capacity)",
+        "arena.blocks.free(block.offset, block.nbytes or block.capacity)",
+        "the padding of a block leaks",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "        self._placed.discard(block)\n",
+        "",
+        "a block that went back to the index counts as live",
+    ),
+    Mutation(
+        "hotpath/interpreted_memory.py",
+        "return\n        pool = self._pool\n        pool._live_nbytes -= self._nbytes",
+        "return\n        pool = self._pool",
+        "freed bytes count as live",
+    ),
+]
+
+
+def mutated(mutation: Mutation) -> str:
+    """Return a file's text with a mutation in it."""
+    text = (ROOT / "madl" / mutation.file).read_text("utf-8")
+    if text.count(mutation.old) != 1:
+        sys.exit(f"{mutation.file} must have this once: {mutation.old!r}")
+    return text.replace(mutation.old, mutation.new)
+
+
+def try_mutation(mutation: Mutation) -> Outcome:
+    """Run the tests against a copy with the mutation in it."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(ROOT / "madl", copy / "madl", ignore=NOT_COPIED)
+        shutil.copytree(ROOT / "tests", copy / "tests", ignore=NOT_COPIED)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        (copy / "madl" / mutation.file).write_text(mutated(mutation), "utf-8")
+        seen_by = first_failure(copy)
+    return Outcome(mutation, seen_by, time.perf_counter() - start)
+
+
+def first_failure(copy: Path) -> str:
+    """Return the first test that fails on a copy of package and tests."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p"),
+            *("no:cacheprovider", f"--timeout={SECONDS_PER_TEST}", *SUITES),
+        ],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "ci"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", done.stdout, re.MULTILINE)
+    # Without a summary it was the clock that ended the run.
+    return failed[1] if failed else "the time limit"
+
+
+def main(words: list[str]) -> int:
+    """Try the mutations with any of the words, or all; return 1 if one survives."""
+    chosen = [
+        mutation
+        for mutation in MUTATIONS
+        if not words or any(word in mutation.file + mutation.why for word in words)
+    ]
+    for mutation in chosen:
+        mutated(mutation)  # first: the list may be out of date
+    if failed := first_failure(ROOT):
+        sys.exit(f"{failed} fails without a mutation; mend that first")
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as executor:
+        survivors = 0
+        for mutation, seen_by, seconds in executor.map(try_mutation, chosen):
+            survivors += not seen_by
+            verdict = f"seen by {seen_by}" if seen_by else "SURVIVED"
+            print(f"{seconds:5.1f} s  {mutation.file}: {mutation.why}", flush=True)
+            print(f"         {verdict}")
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutations seen")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,154 @@
+"""Copies between memories and buffers of any kind."""
+
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import madl
+from madl import MissingCapabilityError, NotContiguousError, Pool
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool("cpu") as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"12345678",
+        bytearray(b"12345678"),
+        memoryview(b"12345678"),
+        array("d", [1.5]),
+        np.array([1.5]),
+        np.array([1 + 2j], "complex64"),
+        np.array([1, 2], ">i4"),
+        np.array([(1, 2)], "i4,i4"),
+        np.array([True] * 8),
+        np.array([[1, 2], [3, 4]], "f2"),
+        np.float64(1.5),
+    ],
+    ids=lambda source: type(source).__name__ + str(getattr(source, "dtype", "")),
+)
+def test_bytes_of_any_buffer_are_copied_in(pool: Pool, source: object) -> None:
+    memory = pool.allocate(8)
+
+    memory.copy_from(source)
+
+    assert memory.tobytes() == bytes(source)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f8", "c16", ">i2", "i4,i4", "?"])
+def test_bytes_are_copied_out_to_any_buffer(pool: Pool, dtype: str) -> None:
+    memory = pool.allocate(16)
+    memory.copy_from(bytes(range(16)))
+    destination = np.zeros(16 // np.dtype(dtype).itemsize, dtype)
+
+    memory.copy_to(destination)
+
+    assert destination.tobytes() == bytes(range(16))
+
+
+def test_a_smaller_source_fills_the_start(pool: Pool) -> None:
+    memory = pool.allocate(8)
+    memory.fill(9)
+
+    memory.copy_from(b"abc")
+
+    assert memory.tobytes() == b"abc" + b"\x09" * 5
+
+
+def test_memory_is_copied_to_memory(pool: Pool) -> None:
+    source, destination = pool.allocate(4), pool.allocate(8)
+    source.copy_from(b"abcd")
+    destination.fill(0)
+
+    madl.copy(destination[2:6], source)
+
+    assert destination.tobytes() == b"\0\0abcd\0\0"
+
+
+@pytest.mark.parametrize(("to", "of"), [(1, 0), (0, 1)])
+def test_parts_that_overlap_are_copied_as_through_a_third(
+    pool: Pool, to: int, of: int
+) -> None:
+    memory = pool.allocate(8)
+    memory.copy_from(b"01234567")
+
+    madl.copy(memory[to : to + 7], memory[of : of + 7])
+
+    moved = bytearray(b"01234567")
+    moved[to : to + 7] = b"01234567"[of : of + 7]
+    assert memory.tobytes() == moved
+
+
+def test_nothing_is_copied_from_nothing(pool: Pool) -> None:
+    memory = pool.allocate(2)
+    memory.fill(1)
+
+    memory.copy_from(b"")
+    memory.copy_from(np.empty((3, 0)))
+
+    assert memory.tobytes() == b"\x01\x01"
+
+
+def test_a_larger_source_is_refused(pool: Pool) -> None:
+    memory = pool.allocate(4)
+    memory.fill(1)
+
+    with pytest.raises(ValueError, match=r"^cannot copy") as caught:
+        memory.copy_from(b"12345")
+
+    assert str(caught.value) == (
+        "cannot copy 5 bytes into 4; copy a slice of the source, or allocate a larger "
+        "destination"
+    )
+    assert memory.tobytes() == b"\x01" * 4
+
+
+def test_a_read_only_destination_is_refused(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="read-only") as caught:
+        pool.allocate(4).copy_to(b"1234")
+
+    assert str(caught.value) == "destination must be writable, got a read-only buffer"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [np.arange(6)[::2], np.zeros((2, 3)).T, np.zeros((4, 4))[:, 1]],
+    ids=["step", "transposed", "column"],
+)
+def test_a_layout_with_gaps_is_refused(
+    pool: Pool, source: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
+) -> None:
+    with pytest.raises(NotContiguousError) as caught:
+        pool.allocate(100).copy_from(source)
+
+    assert str(caught.value) == (
+        f"shape {source.shape} with strides {source.strides} is not C-contiguous. "
+        "Try: numpy.ascontiguousarray on it first"
+    )
+
+
+def test_what_is_no_buffer_is_refused(pool: Pool) -> None:
+    with pytest.raises(TypeError):
+        pool.allocate(4).copy_from("text")
+
+
+def test_a_stream_is_refused_where_there_are_none(pool: Pool) -> None:
+    memory = pool.allocate(4)
+
+    with pytest.raises(MissingCapabilityError) as caught:
+        memory.copy_from(b"1234", stream=1)
+
+    assert str(caught.value) == "cpu has no streams. Try: copy without stream="
+
+
+def test_memory_that_the_cpu_cannot_reach_is_refused(pool: Pool) -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        madl.copy(pool.allocate(4), Pool("sim").allocate(4))
+
+    assert caught.value.device == "sim"

@@ -1,0 +1,188 @@
+"""Errors: the whole text of each, and that each survives pickling."""
+
+import pickle
+
+import pytest
+
+from madl import errors
+from madl.errors import (
+    BackendCallError,
+    BackendError,
+    BackendNotFoundError,
+    CorruptedPoolError,
+    FileFormatError,
+    ForkError,
+    FreedMemoryError,
+    LeakError,
+    MadlError,
+    MissingCapabilityError,
+    NativeFailure,
+    NotContiguousError,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+    UnknownBlockError,
+)
+
+MIB = 1 << 20
+MMAP = NativeFailure("mmap", 12, "Cannot allocate memory")
+
+EXAMPLES: list[tuple[MadlError, str]] = [
+    (
+        FreedMemoryError("cpu", 4096, "free()"),
+        "cpu: free() on memory of 4.0 KiB that was freed. Try: keep the Memory until "
+        "its last use, or copy what is needed before free()",
+    ),
+    (
+        UnknownBlockError(512, 64),
+        "no live block of 64 bytes starts at offset 512. Try: free each block once, "
+        "with the size it was given",
+    ),
+    (
+        NotContiguousError((2, 3), (24, 8)),
+        "shape (2, 3) with strides (24, 8) is not C-contiguous. Try: "
+        "numpy.ascontiguousarray on it first",
+    ),
+    (
+        CorruptedPoolError("free bytes", 3, 4),
+        "free bytes: found 3, expected 4. Try: report it with the steps before; it is "
+        "a bug in madl, or something wrote outside its memory",
+    ),
+    (
+        LeakError("cpu", (("weights", (3 * MIB, 2)), ("(no tag)", (100, 1)))),
+        "cpu: blocks that were not freed, by tag: weights: 3.0 MiB in 2, "
+        "(no tag): 100 B in 1. Try: free each Memory, or tag allocations to see where "
+        "they come from",
+    ),
+    (FileFormatError("a.trace", 7, "no events"), "a.trace:7: no events"),
+    (FileFormatError("a.trace", 0, "no events"), "a.trace: no events"),
+    (
+        BackendNotFoundError("cuda:0", ("cpu", "sim"), "no driver"),
+        "no backend opens device 'cuda:0' (no driver); kinds that are installed: "
+        "cpu, sim. Try: `madl info`, or install the extra or plugin for that device",
+    ),
+    (
+        BackendNotFoundError("abc", ("cpu",), ""),
+        "no backend opens device 'abc'; kinds that are installed: cpu. "
+        "Try: `madl info`, or install the extra or plugin for that device",
+    ),
+    (
+        BackendCallError("cpu", "release", MMAP),
+        "cpu: cannot release: mmap failed with 12 (Cannot allocate memory)",
+    ),
+    (
+        MissingCapabilityError("sim", "addresses", "another device"),
+        "sim has no addresses. Try: another device",
+    ),
+    (
+        ForkError("cuda:0", 42),
+        "cuda:0 was opened by process 42 and cannot be used after fork. Try: "
+        "multiprocessing with the 'spawn' start method, or open the device in the "
+        "child",
+    ),
+    (
+        OutOfMemoryError(OutOfMemoryReport("cpu", MIB, native=MMAP)),
+        "cpu: cannot place 1.0 MiB; mmap failed with 12 (Cannot allocate memory). "
+        "Try: free some memory, or end other programs that use this device.",
+    ),
+    (
+        OutOfMemoryError(
+            OutOfMemoryReport("cpu", 3 * MIB, 3 * MIB, limit_nbytes=2 * MIB)
+        ),
+        "cpu: cannot place 3.0 MiB; 0 B live, 0 B free (largest 0 B), 0 B committed; "
+        "limit 2.0 MiB. Try: a limit of at least 3.0 MiB, or a smaller request.",
+    ),
+    (
+        OutOfMemoryError(
+            OutOfMemoryReport(
+                "cpu",
+                2 * MIB,
+                2 * MIB,
+                limit_nbytes=4 * MIB,
+                committed_nbytes=4 * MIB,
+                live_nbytes=3 * MIB,
+                free_nbytes=MIB,
+                largest_free_nbytes=MIB,
+            )
+        ),
+        "cpu: cannot place 2.0 MiB; 3.0 MiB live, 1.0 MiB free (largest 1.0 MiB), "
+        "4.0 MiB committed; limit 4.0 MiB. Try: free some memory, or raise the limit.",
+    ),
+    (
+        OutOfMemoryError(
+            OutOfMemoryReport(
+                "cpu",
+                MIB,
+                MIB,
+                committed_nbytes=4 * MIB,
+                live_nbytes=2 * MIB,
+                free_nbytes=2 * MIB,
+                largest_free_nbytes=MIB // 2,
+            )
+        ),
+        "cpu: cannot place 1.0 MiB; 2.0 MiB live, 2.0 MiB free (largest 512.0 KiB), "
+        "4.0 MiB committed. Try: enough is free, but in pieces: free long-lived memory "
+        "first, or allocate the large blocks earlier.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), EXAMPLES)
+def test_the_text_says_what_happened_and_what_to_try(
+    error: MadlError, text: str
+) -> None:
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES])
+def test_an_error_survives_pickling(error: MadlError) -> None:
+    copied = pickle.loads(pickle.dumps(error))
+
+    assert type(copied) is type(error)
+    assert (copied.args, str(copied), vars(copied)) == (
+        error.args,
+        str(error),
+        vars(error),
+    )
+
+
+def test_every_error_has_an_example() -> None:
+    defined = {
+        item
+        for item in vars(errors).values()
+        if isinstance(item, type) and issubclass(item, MadlError)
+    }
+
+    assert {type(error) for error, _ in EXAMPLES} == defined - {MadlError, BackendError}
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (OutOfMemoryError, MemoryError),
+        (FreedMemoryError, ValueError),
+        (UnknownBlockError, ValueError),
+        (NotContiguousError, ValueError),
+        (CorruptedPoolError, AssertionError),
+        (FileFormatError, ValueError),
+        (BackendNotFoundError, BackendError),
+        (BackendNotFoundError, LookupError),
+        (BackendCallError, RuntimeError),
+        (MissingCapabilityError, NotImplementedError),
+        (ForkError, BackendError),
+    ],
+)
+def test_an_error_is_the_built_in_that_callers_catch(
+    error: type[Exception], base: type[Exception]
+) -> None:
+    assert issubclass(error, base)
+
+
+def test_out_of_memory_names_the_numbers_of_its_report() -> None:
+    report = OutOfMemoryReport(
+        "sim", 7, limit_nbytes=5, free_nbytes=3, largest_free_nbytes=2
+    )
+
+    error = OutOfMemoryError(report)
+
+    assert (error.device, error.requested, error.limit) == ("sim", 7, 5)
+    assert (error.free, error.largest_free) == (3, 2)

@@ -1,0 +1,114 @@
+"""A pool's options: what they become on a device, and what is refused."""
+
+import pytest
+
+from madl import Pool
+from madl.errors import MissingCapabilityError
+from tests.fakes import FakeBackend
+
+KIB = 1024
+
+
+def test_without_options_the_device_decides() -> None:
+    pool = Pool(FakeBackend())
+
+    assert pool.limit_nbytes is None
+    assert pool.page_nbytes == 16 * KIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "page_nbytes"),
+    [
+        ("1 MiB", 16 * KIB),
+        ("256 KiB", 16 * KIB),
+        ("255 KiB", 8 * KIB),
+        ("64 KiB", 4 * KIB),
+        (1, 4 * KIB),
+        (0, 4 * KIB),
+    ],
+)
+def test_pages_shrink_until_a_limit_holds_sixteen(
+    limit: int | str, page_nbytes: int
+) -> None:
+    assert Pool(FakeBackend(), limit=limit).page_nbytes == page_nbytes
+
+
+def test_a_page_size_is_taken_as_it_is() -> None:
+    pool = Pool(FakeBackend(), page_size="12 KiB", limit="64 KiB")
+
+    assert pool.page_nbytes == 12 * KIB
+
+
+@pytest.mark.parametrize("page_size", [0, 100, 6 * KIB])
+def test_a_page_is_a_multiple_of_the_granularity(page_size: int) -> None:
+    with pytest.raises(ValueError, match="page_size") as caught:
+        Pool(FakeBackend(), page_size=page_size)
+
+    assert str(caught.value) == (
+        f"page_size must be a multiple of 4096 bytes on fake, got {page_size}"
+    )
+
+
+def test_a_limit_is_a_byte_count() -> None:
+    with pytest.raises(ValueError, match="limit") as caught:
+        Pool(FakeBackend(), limit=-1)
+
+    assert str(caught.value) == "limit must not be negative, got -1"
+
+
+def test_an_unknown_fit_is_named() -> None:
+    with pytest.raises(ValueError, match="fit") as caught:
+        Pool(FakeBackend(), fit="worst")
+
+    assert str(caught.value) == "fit must be one of first, best, got 'worst'"
+
+
+def test_a_device_without_pages_has_no_page_size() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        Pool(FakeBackend(commits=False), page_size=4096)
+
+    assert str(caught.value) == (
+        "fake has no pages, which page_size= sets. Try: leave out page_size="
+    )
+
+
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_a_device_without_huge_pages_refuses_a_wish(huge_pages: bool) -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        Pool(FakeBackend(), huge_pages=huge_pages)
+
+    assert str(caught.value) == "fake has no huge pages. Try: leave out huge_pages="
+
+
+def test_prefault_is_refused_until_it_does_something() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        Pool(FakeBackend(), prefault=True)
+
+    assert str(caught.value) == "fake has no option prefault. Try: leave out prefault="
+
+
+def test_zero_is_refused_until_it_does_something() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        Pool(FakeBackend(), zero=True)
+
+    assert str(caught.value) == "fake has no option zero. Try: leave out zero="
+
+
+@pytest.mark.parametrize(
+    ("variable", "argument", "calls"),
+    [("on", None, 0), ("off", None, 1), ("off", True, 0), ("on", False, 1)],
+)
+def test_pooling_follows_the_argument_then_the_environment(
+    variable: str,
+    argument: bool | None,
+    calls: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MADL_POOL", variable)
+    backend = FakeBackend()
+    pool = Pool(backend, pooling=argument)
+
+    pool.allocate(100).free()
+    pool.allocate(100)
+
+    assert backend.calls.count("release") == calls
