@@ -1,10 +1,14 @@
 """Make something: `nox -l` lists what. Whether all is well is tox's to say."""
 
+import pathlib
+
 import nox
 
 nox.options.sessions = ["dist"]
 PROJECT = nox.project.load_toml("pyproject.toml")
 PURE = {"MADL_COMPILE": "0"}
+COMPILED = {"MADL_COMPILE": "1"}
+RESULTS = {"json": "json", "markdown": "md", "svg": "svg"}
 
 
 @nox.session
@@ -16,8 +20,63 @@ def mutate(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Compile madl, measure it beside its peers, and write build/bench/latest.*.
+
+    The allocators that are preloaded, and PoCL, are Debian's: libjemalloc2,
+    libmimalloc2.0, libtcmalloc-minimal4, pocl-opencl-icd. Arguments go on to
+    ``python -m benchmarks``; with ``--gates`` it is the short run that may fail.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "bench"))
+    folder = "build/bench/latest"
+    written = [f"--{kind}={folder}.{end}" for kind, end in RESULTS.items()]
+    session.run("python", "-m", "benchmarks", *written, *session.posargs)
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build the sdist, and from it the wheel that runs anywhere, into dist/."""
     session.install("build", "twine")
     session.run("python", "-m", "build", env=PURE)
     session.run("twine", "check", "--strict", "dist/*")
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Test the compiled core under GCC's address and undefined-behaviour sanitizers."""
+    sanitizers = "-fsanitize=address,undefined"
+    # A freelist would hide what is used after it ended.
+    strict = "-fno-sanitize-recover=undefined -DCYTHON_USE_FREELISTS=0"
+    # A build folder of its own: objects of other builds are neither used nor replaced.
+    folder = pathlib.Path(session.create_tmp())
+    config = folder / "build.cfg"
+    config.write_text(f"[build]\nbuild_base = {folder / 'build'}\n")
+    session.install(
+        ".",
+        env={
+            "MADL_COMPILE": "1",
+            "DIST_EXTRA_CONFIG": str(config),
+            "CC": "gcc",
+            "CFLAGS": f"-g -fno-omit-frame-pointer {sanitizers} {strict}",
+            "LDFLAGS": sanitizers,
+        },
+    )
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    library = session.run(
+        "gcc", "-print-file-name=libasan.so", external=True, silent=True
+    )
+    folders = ("unit", "property", "hotpath", "integration/test_thread_stress.py")
+    session.run(
+        "pytest",
+        *(session.posargs or [f"tests/{folder}" for folder in folders]),
+        # It measures the process, of which the sanitizers' own memory is most.
+        "--deselect=tests/unit/test_trace_files.py"
+        "::test_half_a_million_events_need_less_than_200_mb",
+        env={
+            "LD_PRELOAD": str(library).strip(),
+            "ASAN_OPTIONS": "detect_leaks=0",  # CPython leaves much to the exit
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "PYTHONMALLOC": "malloc",
+        },
+    )

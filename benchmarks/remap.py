@@ -1,20 +1,17 @@
 """What does a recycled page cost: given back and faulted again, or moved?
 
-``python benchmarks/remap.py [--json] [--rounds N]``. Each round does both, for each
-page size, with huge pages and without, and the table shows medians in ns per page.
-The last column is the same write to a page that is there already: the floor.
+Each round does both, for each page size, with huge pages and without. ``write warm``
+is the same write to a page that is there already: the floor.
 """
 
-import argparse
 import ctypes
-import json
 import random
 import resource
-import sys
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 
+from benchmarks.answer import Answer, Row, Table
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.sizes import format_nbytes
@@ -81,51 +78,25 @@ def fault_count() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def measure(rounds: int) -> list[dict[str, object]]:
-    """Return one row for each case, medians over interleaved rounds."""
+def run(*, quick: bool) -> Answer:
+    """Recycle pages both ways, in every case in turns."""
+    question = "What does a recycled page cost: faulted again, or moved?"
+    missing = CpuBackend().describe()["remap"]
+    if Capability.REMAP not in CpuBackend().capabilities:
+        return Answer(question, (), notes=(f"not measured: no remap: {missing}",))
     arenas = [Arena(page_nbytes, huge_pages) for page_nbytes, huge_pages in CASES]
-    results = [[arena.round() for arena in arenas] for _ in range(rounds)]
-    rows: list[dict[str, object]] = []
+    results = [[arena.round() for arena in arenas] for _ in range(5 if quick else 15)]
+    names = tuple(results[0][0])
+    rows: list[Row] = []
     for index, (page_nbytes, huge_pages) in enumerate(CASES):
         medians = {
-            name: round(median(result[index][name] for result in results), 1)
-            for name in results[0][index]
+            name: median(result[index][name] for result in results) for name in names
         }
         again = medians["decommit"] + medians["write cold"] - medians["write warm"]
-        rows.append(
-            {
-                "page_nbytes": page_nbytes,
-                "huge_pages": huge_pages,
-                **medians,
-                "ratio": round(again / medians["remap"], 1),
-            }
+        head = (
+            f"{format_nbytes(page_nbytes)}, huge pages {'on' if huge_pages else 'off'}"
         )
-    return rows
-
-
-def print_table(rows: list[dict[str, object]]) -> None:
-    """Print the rows; the ratio is of what is paid beyond a warm write."""
-    names = [name for name in rows[0] if name not in ("page_nbytes", "huge_pages")]
-    lines = ["  ".join(["page     THP", *(f"{name:>12}" for name in names)])]
-    for row in rows:
-        page = format_nbytes(int(str(row["page_nbytes"])))
-        head = f"{page:9}{'on ' if row['huge_pages'] else 'off'}"
-        lines.append("  ".join([head, *(f"{row[name]!s:>12}" for name in names)]))
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def main() -> None:
-    """Run, and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    rows = measure(options.rounds)
-    if options.json:
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
-    else:
-        print_table(rows)
-
-
-if __name__ == "__main__":
-    main()
+        rows.append((head, *medians.values(), again / medians["remap"]))
+    title = "ns a page, medians; the ratio is of what is paid beyond a warm write"
+    columns = ("pages", *names, "faulted / moved")
+    return Answer(question, (Table(title, columns, tuple(rows)),))

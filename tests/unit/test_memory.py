@@ -22,7 +22,6 @@ USES: dict[str, Callable[[Memory], object]] = {
     "np.asarray": lambda memory: np.asarray(memory),
     "as_array": lambda memory: memory.as_array(),
     "memoryview": lambda memory: memory.memoryview(),
-    "__buffer__": lambda memory: memory.__buffer__(0),
     "tobytes": lambda memory: memory.tobytes(),
     "slice": lambda memory: memory[0:1],
     "copy_from": lambda memory: memory.copy_from(b"a"),
