@@ -4,9 +4,16 @@ There are two bodies with the same names and the same tests: ``_compiled``, whic
 machine with a C compiler gets, and ``interpreted_memory`` with ``interpreted_pool``.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
-from madl.hotpath.shared import BLOCK_GRANULARITY, BlockState, Watch, register_cold
+from madl.hotpath.shared import (
+    BLOCK_GRANULARITY,
+    LARGEST_REQUEST_NBYTES,
+    BlockState,
+    Watch,
+    register_cold,
+)
 
 IS_COMPILED = False
 """Whether the compiled body is the one that runs."""
@@ -28,12 +35,18 @@ else:
         IS_COMPILED = True
     except ImportError:
         from madl.hotpath.interpreted_memory import Block, Memory
+
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            from madl.hotpath import interpreted_guarded
+
+            interpreted_guarded.install()
         from madl.hotpath.interpreted_pool import HotPool, change_watch_count
         from madl.hotpath.shared import HotArena
 
 __all__ = [
     "BLOCK_GRANULARITY",
     "IS_COMPILED",
+    "LARGEST_REQUEST_NBYTES",
     "Block",
     "BlockState",
     "HotArena",

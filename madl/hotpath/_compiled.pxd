@@ -33,7 +33,11 @@ cdef class HotPool:
     cdef readonly word _miss_count
 
     @cython.final
-    cdef void take_back(self, Block* block) noexcept
+    cdef int take_back(self, Block* block) except -1
+    @cython.final
+    cdef int tell_watch(self, Block* block) except -1
+    @cython.final
+    cdef int put_back(self, Block* block) except -1
     @cython.final
     cdef Memory handle(self, Block* block, word size)
     @cython.final

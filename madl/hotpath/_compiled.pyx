@@ -12,7 +12,7 @@ import threading
 
 from cpython.buffer cimport PyObject_GetBuffer
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -24,12 +24,17 @@ from madl.hotpath.bins cimport (
     MADL_HAS_INTERPRETER_LOCK,
     UNBINNED,
     Bin,
+    Bins,
     Block,
     Slot,
     count_live,
     discard,
     enter,
     leave,
+    madl_at_fork,
+    madl_enter,
+    madl_guard,
+    madl_leave,
     offset_of,
     pop,
     put_back,
@@ -37,7 +42,7 @@ from madl.hotpath.bins cimport (
     slot_for,
 )
 
-from madl.hotpath.shared import BlockState, cold
+from madl.hotpath.shared import LARGEST_REQUEST_NBYTES, BlockState, cold
 
 cdef extern from *:
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
@@ -45,15 +50,44 @@ cdef extern from *:
 cdef enum:
     SLAB_LENGTH = 256
 
-cdef word LARGEST_REQUEST = 1 << 62
+cdef word LARGEST_REQUEST = LARGEST_REQUEST_NBYTES
 
 cdef int active_watches = 0
+
+# What all pools share: the count of watches, and the list of pools.
+cdef madl_guard guard = 0
+cdef Bins* pools = NULL
 
 
 def change_watch_count(int by):
     """Tell every pool that a tag or a recording has become active, or has ended."""
     global active_watches
+    madl_enter(&guard)
     active_watches += by
+    madl_leave(&guard)
+
+
+# A thread that is in a guard while another one forks is gone in the child: it would
+# never leave. No Python runs between these calls, so holding all guards is safe.
+cdef void before_fork() noexcept nogil:
+    cdef Bins* bins
+    madl_enter(&guard)
+    bins = pools
+    while bins is not NULL:
+        madl_enter(&bins.guard)
+        bins = bins.next
+
+
+cdef void after_fork() noexcept nogil:
+    cdef Bins* bins = pools
+    while bins is not NULL:
+        madl_leave(&bins.guard)
+        bins = bins.next
+    madl_leave(&guard)
+
+
+if madl_at_fork(before_fork, after_fork):
+    raise MemoryError("no memory for what a fork needs")
 
 
 cdef struct Slab:
@@ -96,11 +130,12 @@ cdef class Memory:
         Complexity: O(1). Thread-safe; takes no lock and never calls the device.
         """
         cdef HotPool owner = self.owner
-        cdef Block* block
-        enter(&owner.bins)  # two threads may free the same handle
-        block = self.block
-        self.block = NULL
-        leave(&owner.bins)
+        cdef Block* block = NULL
+        if self.block is not NULL:
+            enter(&owner.bins)  # two threads may free the same handle
+            block = self.block
+            self.block = NULL
+            leave(&owner.bins)
         if block is NULL:
             raise cold["refuse_free"](self)
         if self._root is None:
@@ -135,6 +170,16 @@ cdef class Memory:
     def _keeper(self):
         """Return a second handle of the block, for a root to hold."""
         return self.owner.handle(self.block, self.size)
+
+    def _keep_by(self, root):
+        """Let a root hold the block through a keeper of its own; the first wins."""
+        cdef Memory keeper = self.owner.handle(NULL, self.size)
+        root.keeper = keeper
+        enter(&self.owner.bins)
+        if self._root is None:
+            keeper.block = self.block
+            self._root = root
+        leave(&self.owner.bins)
 
     def _forget_block(self):
         """Keep the block no longer, without freeing it."""
@@ -258,6 +303,7 @@ cdef class HotPool:
     """
 
     def __cinit__(self, *arguments, **options):
+        global pools
         self.small_arenas = []
         self.large_arenas = []
         self._bands = (self.small_arenas, self.large_arenas)
@@ -268,14 +314,29 @@ cdef class HotPool:
         self.bins.slots = <Slot*>calloc(self.bins.slot_count, sizeof(Slot))
         if self.bins.slots is NULL:
             raise MemoryError("no memory for the bins of a pool")
+        madl_enter(&guard)
+        self.bins.next = pools
+        if pools is not NULL:
+            pools.previous = &self.bins
+        pools = &self.bins
+        madl_leave(&guard)
 
     def __init__(self):
         pass
 
     def __dealloc__(self):
+        global pools
         cdef Py_ssize_t i
         cdef Slab* slab = self.slabs
         cdef Slab* following
+        madl_enter(&guard)
+        if self.bins.next is not NULL:
+            self.bins.next.previous = self.bins.previous
+        if self.bins.previous is not NULL:
+            self.bins.previous.next = self.bins.next
+        elif pools is &self.bins:
+            pools = self.bins.next
+        madl_leave(&guard)
         if self.bins.slots is not NULL:
             for i in range(self.bins.slot_count):
                 free(self.bins.slots[i].bin)
@@ -351,19 +412,38 @@ cdef class HotPool:
         return memory
 
     @cython.final
-    cdef void take_back(self, Block* block) noexcept:
+    cdef int take_back(self, Block* block) except -1:
         """Do what a free does: tell who watches, and put the block into its bin."""
-        cdef PyObject* watch = block.watch
+        if block.watch is not NULL:
+            try:
+                self.tell_watch(block)
+            finally:
+                self.put_back(block)
+        else:
+            self.put_back(block)
+        return 0
+
+    @cython.final
+    cdef int tell_watch(self, Block* block) except -1:
+        cdef PyObject* watch
+        enter(&self.bins)  # _block_states looks at it
+        watch = block.watch
+        block.watch = NULL
+        leave(&self.bins)
+        kept = <object>watch
+        Py_DECREF(kept)  # the block's own reference
+        kept.freed()
+        return 0
+
+    @cython.final
+    cdef int put_back(self, Block* block) except -1:
         cdef bint is_last
-        if watch is not NULL:
-            block.watch = NULL
-            (<object>watch).freed()
-            Py_DECREF(<object>watch)
         enter(&self.bins)
         is_last = put_back(&self.bins, block)
         leave(&self.bins)
         if is_last:
             self._freed_after_close()
+        return 0
 
     @cython.final
     cdef Memory handle(self, Block* block, word size):
@@ -579,6 +659,7 @@ cdef class HotPool:
         cdef HotArena arena
         cdef Block* block
         while True:
+            arena = None  # what was released ends here, not in the guard
             enter(&self.bins)
             try:
                 block = self.bins.returned
@@ -602,15 +683,29 @@ cdef class HotPool:
 
     def _block_states(self):
         """Return every placed block, live or free in a bin."""
-        cdef Slab* slab = self.slabs
-        cdef Block* block
-        cdef Py_ssize_t i
+        cdef Slab* slab
+        cdef Block[SLAB_LENGTH] seen
+        cdef Py_ssize_t i, count
         states = []
+        enter(&self.bins)
+        slab = self.slabs
+        leave(&self.bins)
         while slab is not NULL:
+            count = 0
+            enter(&self.bins)
             for i in range(SLAB_LENGTH):
-                block = &slab.blocks[i]
-                if block.bin is not NULL and block.arena is not NULL:
-                    states.append(_state(block))
+                if slab.blocks[i].bin is NULL or slab.blocks[i].arena is NULL:
+                    continue
+                seen[count] = slab.blocks[i]
+                Py_XINCREF(seen[count].watch)
+                count += 1
+            leave(&self.bins)
+            try:
+                for i in range(count):
+                    states.append(_state(&seen[i]))
+            finally:
+                for i in range(count):
+                    Py_XDECREF(seen[i].watch)
             slab = slab.next
         return states
 

@@ -38,7 +38,7 @@ cdef extern from "Python.h":
     void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
     void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
 
-cdef size_t LARGEST_REQUEST = <size_t>1 << 48
+cdef size_t LARGEST_REQUEST = <size_t>-1 >> 2
 
 cdef struct Entry:
     uintptr_t address  # 0: never used; 1: used and removed
@@ -103,6 +103,8 @@ cdef void _insert(Context* context, uintptr_t address, Block* block) noexcept no
 cdef Entry* _find(Context* context, uintptr_t address) noexcept nogil:
     cdef size_t mask = context.count - 1
     cdef size_t i = _slot(address) & mask
+    if address <= 1:
+        return NULL  # these mark entries without a block
     while context.entries[i].address != address:
         if context.entries[i].address == 0:
             return NULL
@@ -122,6 +124,8 @@ cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
     cdef PyObject* error
     cdef PyObject* traceback
     cdef Block* block = NULL
+    if not Py_IsInitialized():
+        return NULL  # the process is about to exit
     with gil:
         # The caller's exception, if one is in flight, must come out as it went in.
         PyErr_Fetch(&kind, &error, &traceback)

@@ -10,6 +10,7 @@ cdef extern from "guard.h":
     ctypedef int madl_guard
     void madl_enter(madl_guard* guard) noexcept nogil
     void madl_leave(madl_guard* guard) noexcept nogil
+    int madl_at_fork(void (*before)() noexcept nogil, void (*after)() noexcept nogil)
     const bint MADL_HAS_INTERPRETER_LOCK
 
 cdef enum:
@@ -56,6 +57,8 @@ cdef struct Bins:
     bint returns_every_free
     bint is_guarded
     madl_guard guard
+    Bins* next  # of another pool
+    Bins* previous
 
 
 cdef inline void enter(Bins* bins) noexcept nogil:

@@ -5,6 +5,12 @@
 #ifndef MADL_GUARD_H
 #define MADL_GUARD_H
 
+#if defined(_WIN32)
+#define MADL_CANNOT_FORK
+#else
+#include <pthread.h>
+#endif
+
 #if defined(_MSC_VER)
 #include <intrin.h>
 #include <windows.h>
@@ -31,6 +37,16 @@ static inline void madl_enter(madl_guard *guard) {
             if (++spins > 200) { madl_yield(); spins = 0; }
         } while (*guard);
     }
+}
+
+/* Calls something right before and after every fork of the process. */
+static inline int madl_at_fork(void (*before)(void), void (*after)(void)) {
+#ifdef MADL_CANNOT_FORK
+    (void)before, (void)after;
+    return 0;
+#else
+    return pthread_atfork(before, after, after);
+#endif
 }
 
 /* Where there is no interpreter lock, every pool is guarded. */

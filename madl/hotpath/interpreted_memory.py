@@ -34,6 +34,16 @@ class Home(Protocol):
         """Take the block. Runs in finalizers."""
 
 
+def _tell_watch(block: Block) -> None:
+    """Tell who watches a block of its free, and put it back, whatever that raises."""
+    watch, block.watch = block.watch, None
+    assert watch is not None, "only a watched block has somebody to tell"
+    try:
+        watch.freed()
+    finally:
+        block.home.append(block)
+
+
 NOWHERE: Home = deque(maxlen=0)
 """The home of blocks without bytes: there is nothing to give back."""
 
@@ -77,21 +87,24 @@ class Memory:
         pool = self._pool
         pool._live_nbytes -= self._nbytes
         pool._binned_nbytes += block.capacity
-        if block.watch is not None:
-            block.watch.freed()
-            block.watch = None
-        block.home.append(block)
+        if block.watch is None:
+            block.home.append(block)
+        else:
+            _tell_watch(block)
 
     def __del__(self) -> None:
         block = self._block
-        if block is not None and self._root is None:
+        if block is None:
+            return
+        self._block = None
+        if self._root is None:
             pool = self._pool
             pool._live_nbytes -= self._nbytes
             pool._binned_nbytes += block.capacity
-            if block.watch is not None:
-                block.watch.freed()
-                block.watch = None
-            block.home.append(block)
+            if block.watch is None:
+                block.home.append(block)
+            else:
+                _tell_watch(block)
 
     def _place(self) -> tuple[HotArena | None, int, int] | None:
         """Return arena, offset and capacity; ``None`` when it has no block."""
@@ -112,6 +125,15 @@ class Memory:
         keeper._root = None
         keeper._block = self._block
         return keeper
+
+    def _keep_by(self, root: Any) -> None:  # noqa: ANN401  # see _root
+        """Let a root hold the block through a keeper of its own; the first wins."""
+        root.keeper = self._pool._slice_of(None, self._nbytes)
+        # Two roots would give the block back twice. Nothing is called in between, so
+        # no other thread and no signal handler comes in.
+        if self._root is None:
+            root.keeper._block = self._block
+            self._root = root
 
     def _forget_block(self) -> None:
         """Keep the block no longer, without freeing it."""

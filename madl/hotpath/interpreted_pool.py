@@ -10,10 +10,14 @@ from abc import abstractmethod
 from collections import deque
 
 from madl.backends.protocol import Capability
+from madl.hotpath.interpreted_bins import LargeBin, LastFrees
 from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
 from madl.hotpath.shared import BLOCK_GRANULARITY, BlockState, HotArena, Watch
+from madl.sizes import align_up
 
 MOST_SIZES_REMEMBERED = 1 << 16
+
+_new = object.__new__
 
 active_watches = 0
 """How many ``with madl.tag(...)`` and ``madl.record(...)`` are active anywhere."""
@@ -30,6 +34,17 @@ class HotPool:
 
     ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
     """
+
+    # What every allocation reads and writes: slots are faster than a large dict.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_allocation_count",
+        "_binned_nbytes",
+        "_bins_by_request",
+        "_live_high_water",
+        "_live_nbytes",
+    )
 
     device: str
     capabilities: Capability
@@ -98,7 +113,7 @@ class HotPool:
         if live_nbytes > self._live_high_water:
             self._live_high_water = live_nbytes
         block.nbytes = nbytes
-        memory = Memory.__new__(Memory)
+        memory = _new(Memory)
         memory._block = block
         memory._root = None
         memory._nbytes = nbytes
@@ -111,33 +126,29 @@ class HotPool:
         self._allocation_count += 1
         self._live_nbytes += nbytes
         self._live_high_water = max(self._live_high_water, self._live_nbytes)
-        block.nbytes = nbytes
-        block.watch = watch
-        memory = Memory.__new__(Memory)
-        memory._block = block
-        memory._root = None
-        memory._nbytes = nbytes
-        memory._pool = self
-        return memory
+        block.nbytes, block.watch = nbytes, watch
+        return self._handle(block, None, nbytes)
 
     def _slice_of(self, root: object, nbytes: int) -> Memory:
         """Return a handle without a block, whose root is what it was cut from."""
+        return self._handle(None, root, nbytes)
+
+    def _handle(self, block: Block | None, root: object, nbytes: int) -> Memory:
         memory = Memory.__new__(Memory)
-        memory._block = None
-        memory._root = root
-        memory._nbytes = nbytes
-        memory._pool = self
+        memory._block, memory._root = block, root
+        memory._nbytes, memory._pool = nbytes, self
         return memory
 
     def _miss(self, nbytes: int) -> Block:
         """Return a block for a size whose bin is empty; it counts as binned still."""
-        capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
+        capacity = align_up(nbytes, BLOCK_GRANULARITY)
         if nbytes <= 0 or self._lock_holder == threading.get_ident():
             if nbytes == 0:
                 return Block(None, 0, 0, NOWHERE)
             return self._place_apart(nbytes)
+        ident = threading.get_ident()
         with self._lock:
-            self._lock_holder = threading.get_ident()
+            self._lock_holder = ident
             try:
                 block = self._place(nbytes, capacity)
             finally:
@@ -205,14 +216,14 @@ class HotPool:
                 block.nbytes,
                 block.watch.tag if block.watch is not None else None,
             )
-            for block in self._placed
+            for block in list(self._placed)
             if block.arena is not None
         ]
 
     def _return_every_free(self) -> None:
         """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
         self._bins_by_request.clear()
-        last_frees = _LastFrees(self)
+        last_frees = LastFrees(self)
         for block in self._placed:
             block.home = last_frees
 
@@ -241,6 +252,10 @@ class HotPool:
     def _unplace(self, block: Block) -> None:
         self._binned_nbytes -= block.capacity
         self._placed.discard(block)
+        self._give_back(block)
+
+    def _give_back(self, block: Block) -> None:
+        """Give a block's place back to the index, or to the device."""
         arena = block.arena
         assert arena is not None, "blocks without bytes are never placed"
         arena.blocks.free(block.offset, block.capacity)
@@ -272,34 +287,3 @@ class HotPool:
     @abstractmethod
     def _freed_after_close(self) -> None:
         """Give back what was freed since the pool was closed. Runs in finalizers."""
-
-
-class LargeBin(list[Block]):
-    """A bin that every miss empties, whatever the leash: large blocks hide much space.
-
-    The lower of the two blocks freed last is on top, which keeps high pages idle.
-    """
-
-    def __init__(self, capacity: int, filled: "dict[int, LargeBin]") -> None:
-        super().__init__()
-        self._capacity = capacity
-        self._filled = filled
-
-    def append(self, block: Block) -> None:
-        """Take a block. Runs in finalizers."""
-        if self and self[-1].offset < block.offset:
-            self.insert(-1, block)
-        else:
-            super().append(block)
-        self._filled[self._capacity] = self
-
-
-class _LastFrees:
-    """The home of a closed pool's blocks: they go back to the device."""
-
-    def __init__(self, pool: HotPool) -> None:
-        self._pool = pool
-
-    def append(self, block: Block) -> None:
-        self._pool._returned.append(block)
-        self._pool._freed_after_close()

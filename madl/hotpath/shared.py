@@ -10,6 +10,9 @@ BLOCK_GRANULARITY = 512
 promises, so that the same program has the same offsets on every device."""
 
 
+LARGEST_REQUEST_NBYTES = 1 << 62
+"""What offsets of 64 bits, and sums of two, leave room for."""
+
 cold: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods of ``Memory`` that are not hot, by name."""
 

@@ -13,7 +13,7 @@ EXPECTED = os.environ.get("MADL_EXPECT_BUILD")
 def test_core_and_hot_path_are_of_the_expected_build() -> None:
     is_compiled = EXPECTED == "compiled"
 
-    assert (core.IS_COMPILED, hotpath.IS_COMPILED) == (is_compiled, is_compiled)
+    assert (is_compiled, is_compiled) == (core.IS_COMPILED, hotpath.IS_COMPILED)
 
 
 def test_core_and_hot_path_are_of_the_same_build() -> None:

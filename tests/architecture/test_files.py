@@ -3,6 +3,8 @@
 from tests.architecture.modules import FILES, PACKAGE
 
 LINE_BUDGET = 300
+# One structure whose operations share invariants; half of it is said, not done.
+LONGER = {"core/skiplist.py": 480}
 SAYS_NOTHING = {"base", "common", "helpers", "misc", "utils"}
 
 
@@ -12,7 +14,9 @@ def test_no_file_is_longer_than_its_budget() -> None:
         for path in FILES
     }
 
-    assert {name: n for name, n in lines.items() if n > LINE_BUDGET} == {}
+    assert {
+        name: n for name, n in lines.items() if n > LONGER.get(name, LINE_BUDGET)
+    } == {}
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:

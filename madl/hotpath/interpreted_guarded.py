@@ -1,0 +1,157 @@
+"""What the interpreted body does differently where there is no interpreter lock.
+
+Lists stay atomic there, but ``+=`` does not. So whatever counts, or tests before it
+acts, holds a lock for that moment; nothing waits for anything else while it does.
+"""
+
+import os
+import threading
+from typing import Any
+
+from madl.hotpath import interpreted_pool
+from madl.hotpath.interpreted_bins import LastFrees
+from madl.hotpath.interpreted_memory import Block, Memory
+from madl.hotpath.interpreted_pool import HotPool
+from madl.hotpath.shared import BlockState, HotArena, Watch, cold
+
+# Reentrant: a finalizer may free in the middle, as it may with an interpreter lock.
+_guard = threading.RLock()
+
+_plain_block_at = HotPool._block_at
+_plain_block_states = HotPool._block_states
+_plain_return_every_free = HotPool._return_every_free
+_plain_change_watch_count = interpreted_pool.change_watch_count
+
+
+def _change_watch_count(by: int) -> None:
+    with _guard:
+        _plain_change_watch_count(by)
+
+
+def _allocate(
+    self: HotPool,
+    nbytes: int | str,
+    *,
+    alignment: int | None = None,
+    stream: object = None,
+    tag: str | None = None,
+) -> Memory:
+    if (
+        nbytes.__class__ is not int
+        or alignment is not None
+        or stream is not None
+        or tag is not None
+        or interpreted_pool.active_watches
+    ):
+        return self._allocate_with(nbytes, alignment, stream, tag)
+    try:
+        block = self._bins_by_request[nbytes].pop()
+    except (KeyError, IndexError):
+        block = self._miss(nbytes)
+    return self._hand_out(block, nbytes, None)
+
+
+def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
+    with _guard:
+        self._binned_nbytes -= block.capacity
+        self._allocation_count += 1
+        self._live_nbytes += nbytes
+        self._live_high_water = max(self._live_high_water, self._live_nbytes)
+        block.nbytes = nbytes
+        block.watch = watch
+    return self._handle(block, None, nbytes)
+
+
+def _block_at(
+    self: HotPool, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
+) -> Block:
+    with _guard:
+        return _plain_block_at(self, arena, offset, capacity, is_binned=is_binned)
+
+
+def _unplace(self: HotPool, block: Block) -> None:
+    with _guard:
+        self._binned_nbytes -= block.capacity
+        self._placed.discard(block)
+    self._give_back(block)
+
+
+def _block_states(self: HotPool) -> list[BlockState]:
+    with _guard:
+        return _plain_block_states(self)
+
+
+def _return_every_free(self: HotPool) -> None:
+    with _guard:
+        _plain_return_every_free(self)
+
+
+def _free(self: Memory) -> None:
+    with _guard:  # two threads may free the same handle
+        block = self._block
+        self._block = None
+        root, self._root = self._root, self._root if block is None else None
+    if block is None:
+        raise cold["refuse_free"](self)
+    if root is None:
+        _take_back(self, block)
+
+
+def _finalize(self: Memory) -> None:
+    block = self._block
+    if block is not None and self._root is None:
+        _take_back(self, block)
+
+
+def _take_back(memory: Memory, block: Block) -> None:
+    with _guard:
+        watch, block.watch = block.watch, None
+    try:
+        if watch is not None:
+            watch.freed()
+    finally:
+        with _guard:
+            memory._pool._live_nbytes -= memory._nbytes
+            memory._pool._binned_nbytes += block.capacity
+            home = block.home
+            is_last = isinstance(home, LastFrees)
+            (memory._pool._returned if is_last else home).append(block)
+        if is_last:
+            memory._pool._freed_after_close()
+
+
+def _keep_by(self: Memory, root: Any) -> None:  # noqa: ANN401  # see Memory._root
+    keeper = root.keeper = self._pool._slice_of(None, self._nbytes)
+    with _guard:
+        if self._root is None:
+            keeper._block = self._block
+            self._root = root
+
+
+def install() -> None:
+    """Let both classes work without an interpreter lock."""
+    interpreted_pool.change_watch_count = _change_watch_count
+    for name, function in {
+        "allocate": _allocate,
+        "_hand_out": _hand_out,
+        "_block_at": _block_at,
+        "_unplace": _unplace,
+        "_block_states": _block_states,
+        "_return_every_free": _return_every_free,
+    }.items():
+        function.__doc__ = getattr(HotPool, name).__doc__
+        setattr(HotPool, name, function)
+    for name, method in {
+        "free": _free,
+        "__del__": _finalize,
+        "_keep_by": _keep_by,
+    }.items():
+        method.__doc__ = getattr(Memory, name).__doc__
+        setattr(Memory, name, method)
+    if hasattr(os, "register_at_fork"):
+        # Whoever holds it in another thread is gone in the child, and never leaves.
+        os.register_at_fork(
+            before=_guard.acquire,
+            after_in_parent=_guard.release,
+            after_in_child=_guard.release,
+        )

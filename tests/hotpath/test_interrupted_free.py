@@ -1,0 +1,63 @@
+"""Frees that somebody watches, who fails."""
+
+import pytest
+
+import madl
+from madl import Memory, Pool, events, hotpath
+
+
+class Failing:
+    """A listener that breaks its promise, as Ctrl-C makes the best one do."""
+
+    def allocated(self, nbytes: int, tag: str | None) -> int:
+        return 1
+
+    def freed(self, allocation_id: int) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool("sim")
+
+
+@pytest.fixture
+def watched(pool: Pool) -> Memory:
+    events.listeners.append(Failing())
+    hotpath.change_watch_count(+1)
+    memory = pool.allocate(100)
+    events.listeners.clear()
+    hotpath.change_watch_count(-1)
+    return memory
+
+
+def test_the_block_goes_back_all_the_same(pool: Pool, watched: Memory) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        watched.free()
+
+    assert watched.is_freed
+    assert pool.stats().live_nbytes == 0
+    pool.check()
+
+
+def test_and_is_freed_once(pool: Pool, watched: Memory) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        watched.free()
+
+    with pytest.raises(madl.FreedMemoryError):
+        watched.free()
+    assert pool.stats().free_count == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_handle_that_is_dropped_likewise(pool: Pool) -> None:
+    events.listeners.append(Failing())
+    hotpath.change_watch_count(+1)
+    memory = pool.allocate(100)
+    events.listeners.clear()
+    hotpath.change_watch_count(-1)
+
+    del memory
+
+    assert pool.stats().live_nbytes == 0
+    pool.check()
