@@ -5,7 +5,8 @@ from typing import NamedTuple
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.core.first_fit import FirstFit
-from madl.hotpath import HotArena
+from madl.errors import MissingCapabilityError
+from madl.hotpath import BLOCK_GRANULARITY, HotArena
 from madl.sizes import align_up
 
 
@@ -46,6 +47,13 @@ class Arena(HotArena):
     ) -> None:
         self.backend = backend
         self.reservation: Reservation = backend.reserve(nbytes)
+        if (self.reservation.address or 0) % BLOCK_GRANULARITY:
+            backend.release(self.reservation)
+            raise MissingCapabilityError(
+                backend.device,
+                f"reservations aligned to {BLOCK_GRANULARITY} bytes",
+                "a backend that aligns them itself",
+            )
         self.is_segment = Capability.COMMIT not in backend.capabilities
         self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 
-from madl.hotpath import HotPool
+from madl.hotpath import IS_COMPILED, HotPool
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
 _held: list[list[HotPool]] = []
@@ -32,10 +32,14 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    for pool in _held.pop():
+    held = _held.pop()
+    for pool in held:
         pool._lock_holder = 0
         pool._lock.release()
     _turn.release()
+    for pool in held:
+        if pool._is_closed:  # a free that found the lock taken has left it to us
+            pool._freed_after_close()
 
 
 def _after_in_child() -> None:
@@ -45,7 +49,8 @@ def _after_in_child() -> None:
     for pool in list(_pools):
         pool._lock = threading.Lock()
         pool._lock_holder = 0
-        _recount(pool)
+        if not IS_COMPILED:  # compiled code cannot be in the middle of a free
+            _recount(pool)
 
 
 def _recount(pool: HotPool) -> None:

@@ -107,11 +107,12 @@ class Pool(SlowPool):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An argument, because this module's names may be gone at interpreter exit.
         # In a cycle that is collected, handles and views may still be in use by other
         # finalizers, so what is live goes back with the last of them. At interpreter
         # exit the device may be gone, and the operating system takes the memory back.
-        if hasattr(self, "_tags") and not sys.is_finalizing():
+        if hasattr(self, "_tags") and not is_finalizing():
             with contextlib.suppress(MadlError):  # a device that fails has it then
                 self.close()
 

@@ -67,14 +67,8 @@ def view(memory: Memory) -> memoryview:
 
 def _attach_root(memory: Memory, host: int) -> None:
     root = Root.from_address(host)
-    root.keeper = memory._keeper()
     _hide_from_collector(root)
-    # Two roots would give the block back twice. A thread or a signal handler cannot
-    # come between these two lines, since nothing is called; a lock could deadlock it.
-    if memory._root is None:
-        memory._root = root
-    else:
-        root.keeper._forget_block()
+    memory._keep_by(root)
 
 
 def has_views(memory: Memory) -> bool:

@@ -1,8 +1,19 @@
 """Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
 
+import contextlib
+import sys
+import threading
+
 from madl import events
 from madl.hotpath import Watch
 from madl.stats import TagStats
+
+# Without an interpreter lock += loses counts. Reentrant: finalizers count too.
+_counting: contextlib.AbstractContextManager[object] = (
+    contextlib.nullcontext()
+    if getattr(sys, "_is_gil_enabled", lambda: True)()
+    else threading.RLock()
+)
 
 
 class TagUsage:
@@ -17,16 +28,18 @@ class TagUsage:
 
     def count_allocated(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as live."""
-        self.allocation_count += 1
-        self.padding_nbytes += padding
-        self.live_nbytes += nbytes
-        self.live_high_water = max(self.live_high_water, self.live_nbytes)
+        with _counting:
+            self.allocation_count += 1
+            self.padding_nbytes += padding
+            self.live_nbytes += nbytes
+            self.live_high_water = max(self.live_high_water, self.live_nbytes)
 
     def count_freed(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as free."""
-        self.free_count += 1
-        self.padding_nbytes -= padding
-        self.live_nbytes -= nbytes
+        with _counting:
+            self.free_count += 1
+            self.padding_nbytes -= padding
+            self.live_nbytes -= nbytes
 
     def stats(self) -> TagStats:
         """Return the figures as plain data."""

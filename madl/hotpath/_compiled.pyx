@@ -167,10 +167,6 @@ cdef class Memory:
             return None
         return <object>self.block.watch
 
-    def _keeper(self):
-        """Return a second handle of the block, for a root to hold."""
-        return self.owner.handle(self.block, self.size)
-
     def _keep_by(self, root):
         """Let a root hold the block through a keeper of its own; the first wins."""
         cdef Memory keeper = self.owner.handle(NULL, self.size)

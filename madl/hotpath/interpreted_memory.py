@@ -114,18 +114,6 @@ class Memory:
     def _watch(self) -> Watch | None:
         return None if self._block is None else self._block.watch
 
-    def _keeper(self) -> "Memory":
-        """Return a second handle of the block, for a root to hold.
-
-        A handle with a root leaves its block alone, so the keeper alone frees it.
-        """
-        keeper = Memory.__new__(Memory)
-        keeper._pool = self._pool
-        keeper._nbytes = self._nbytes
-        keeper._root = None
-        keeper._block = self._block
-        return keeper
-
     def _keep_by(self, root: Any) -> None:  # noqa: ANN401  # see _root
         """Let a root hold the block through a keeper of its own; the first wins."""
         root.keeper = self._pool._slice_of(None, self._nbytes)

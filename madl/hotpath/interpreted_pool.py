@@ -48,6 +48,7 @@ class HotPool:
 
     device: str
     capabilities: Capability
+    _is_closed: bool
 
     def __init__(self) -> None:
         # Arenas of small blocks, and of large ones, where a pool tells them apart.
