@@ -38,8 +38,8 @@ class Pool(SlowPool):
     Args:
         device: A device's name, or a backend object.
         limit: Bytes that may be committed at once; ``None`` for what the device has.
-        fit: ``"first"`` for the lowest free block that is large enough, ``"best"`` for
-            the smallest.
+        fit: ``"first"`` for the lowest free block that is large enough (above 1 MiB:
+            the smallest of the lowest eight that are), ``"best"`` for the smallest.
         recycle: Commit idle pages elsewhere before taking new ones.
         page_size: The unit of committing; ``None`` for what suits device and limit.
         huge_pages: Ask for huge OS pages, or not; ``None`` for what suits the pages.

@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from madl.backends import _linux_calls as calls
@@ -82,7 +82,11 @@ class LazyReservation(_Reservation):
         stop = source + nbytes
         inside = slice(bisect_right(self._cuts, source), bisect_left(self._cuts, stop))
         may_move = self._memory.may_move()
-        # Kernels before 6.17 move no more than one VMA in a call.
+        borders = [border - source for border in self._cuts[inside]]
+        if may_move and borders and self._memory.moves_many:
+            if target._receive(self.address + source, destination, nbytes, borders):
+                return
+            self._memory.moves_many = False  # a kernel before 6.17: one VMA in a call
         for start, end in pairwise([source, *self._cuts[inside], stop]):
             offset = destination + start - source
             address = self.address + start
@@ -90,17 +94,23 @@ class LazyReservation(_Reservation):
                 target._restore(offset, end - start)
                 calls.discard(address, end - start)
 
-    def _receive(self, source: int, destination: int, nbytes: int) -> bool:
-        """Move the memory at an address to an offset; say whether it worked."""
+    def _receive(
+        self, source: int, destination: int, nbytes: int, borders: Sequence[int] = ()
+    ) -> bool:
+        """Move the memory at an address to an offset; say whether it worked.
+
+        ``borders`` are those between VMAs inside what is moved, from its start.
+        """
         target = self.address + destination
         if calls.sys_mremap(source, nbytes, nbytes, calls.MOVE, target) != target:
             return False
         # What was moved keeps its old offset inside the kernel, so it joins no
-        # neighbour: it is one VMA, with a border at each end.
+        # neighbour: its VMAs stay apart, with a border at each end.
         first = bisect_left(self._cuts, destination)
         last = bisect_right(self._cuts, destination + nbytes)
-        self._memory.cut_count += 2 - (last - first)
-        self._cuts[first:last] = destination, destination + nbytes
+        cuts = [destination + border for border in (0, *borders, nbytes)]
+        self._memory.cut_count += len(cuts) - (last - first)
+        self._cuts[first:last] = cuts
         return True
 
     def _restore(self, offset: int, nbytes: int) -> None:
@@ -176,6 +186,8 @@ class LinuxMemory:
         self.advice, self._start_multiple = mmap.MADV_NOHUGEPAGE, ALIGNMENT
         """What the kernel is told of reservations from now on, and where they start."""
         self._cut_limit = _proc.most_vmas() // 2
+        self.moves_many = True
+        """Whether one call may move several VMAs: so until the kernel refuses."""
         self.cut_count = 0
         """Borders between VMAs in all lazy reservations."""
 

@@ -166,7 +166,7 @@ def _print_table(figures: dict[str, Any], result: Replay) -> None:
         "backend calls": f"{figures['backend_calls']:,}",
         "recycled pages": f"{figures['recycled_pages']:,}",
         "allocations served by bins": f"{figures['served_by_bins']:.1%}",
-        "ns per event": f"{figures['ns_per_event']:.0f}",
+        "ns per event": f"{figures['ns_per_event']:,.0f}",
         "  of which the loop": f"{figures['loop_ns_per_event']:.0f}",
     }
     for name, value in rows.items():

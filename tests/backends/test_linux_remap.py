@@ -79,9 +79,10 @@ def test_remap_of_a_source_of_several_vmas(lazy: LazyReservation) -> None:
     assert content == [4, 3, 2, 1]
 
 
-def test_each_mremap_is_of_one_vma(
+def test_before_linux_6_17_each_mremap_is_of_one_vma(
     lazy: LazyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lazy._memory, "moves_many", False)
     for page in range(4):
         write(lazy.address + page * PAGE, page + 1)
     lazy.remap(PAGE, 9 * PAGE, PAGE)
@@ -99,21 +100,52 @@ def test_each_mremap_is_of_one_vma(
     assert lengths == [1, 1, 1, 2]
 
 
+def test_a_kernel_that_moves_one_vma_at_a_time_is_asked_once(
+    lazy: LazyReservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for page in range(4):
+        write(lazy.address + page * PAGE, page + 1)
+    lazy.remap(PAGE, 9 * PAGE, PAGE)
+    lazy.remap(0, 8 * PAGE, PAGE)
+    lengths = []
+    mremap = _linux_calls.sys_mremap
+
+    def refuse_many(address: int, nbytes: int, *rest: int) -> int:
+        lengths.append(nbytes // PAGE)
+        if nbytes > PAGE:
+            _linux_calls.unmap(rest[-1], nbytes)  # as the kernel does before it looks
+            return _linux_calls.FAILED
+        return mremap(address, nbytes, *rest)
+
+    monkeypatch.setattr(_linux_calls, "sys_mremap", refuse_many)
+    lazy.remap(8 * PAGE, 40 * PAGE, 2 * PAGE)
+    lazy.remap(40 * PAGE, 20 * PAGE, 2 * PAGE)
+
+    assert lengths == [2, 1, 1, 1, 1]
+    assert [read(lazy.address + page * PAGE)[0] for page in (20, 21)] == [1, 2]
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_scattered_remaps_keep_content_and_count_vmas(seed: int) -> None:
+@pytest.mark.parametrize("many", [1, 3])
+def test_scattered_remaps_keep_content_and_count_vmas(seed: int, many: int) -> None:
     memory = linux_memory(64 * KIB)
     reservation = memory.reserve(512 * 64 * KIB)
     assert isinstance(reservation, LazyReservation)
     walk = random.Random(seed)
-    content = {page: page % 250 + 1 for page in range(40)}
+    content = {page: page % 250 + 1 for page in range(200)}
     for page, value in content.items():
         write(reservation.address + page * 64 * KIB, value, 64 * KIB)
 
     for _ in range(2000):
-        source = walk.choice(list(content))
-        destination = walk.choice([page for page in range(512) if page not in content])
-        reservation.remap(source * 64 * KIB, destination * 64 * KIB, 64 * KIB)
-        content[destination] = content.pop(source)
+        length = walk.randint(1, many)
+        source, destination = walk.randrange(510), walk.randrange(510)
+        taken = set(range(destination, destination + length))
+        moved = range(source, source + length)
+        if taken & {*content, *moved} or not content.keys() >= set(moved):
+            continue
+        reservation.remap(source * 64 * KIB, destination * 64 * KIB, length * 64 * KIB)
+        for page in moved:
+            content[page - source + destination] = content.pop(page)
 
     found = {page: read(reservation.address + page * 64 * KIB)[0] for page in content}
     assert found == content
