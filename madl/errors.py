@@ -45,6 +45,8 @@ class OutOfMemoryReport(NamedTuple):
     free_nbytes: int = 0
     """Committed and free, bins included."""
     largest_free_nbytes: int = 0
+    least_limit_nbytes: int = 0
+    """A limit under which an empty pool could place the request."""
     tried: tuple[tuple[str, int], ...] = ()
     """Each step taken before giving up, and the bytes that it gave back."""
     native: NativeFailure | None = None
@@ -108,10 +110,8 @@ class OutOfMemoryError(MadlError, MemoryError):
         report = self.report
         limit = report.limit_nbytes
         if limit is not None and report.capacity_nbytes > limit:
-            return (
-                f"a limit of at least {format_nbytes(report.capacity_nbytes)}, "
-                "or a smaller request"
-            )
+            needed = max(report.least_limit_nbytes, report.capacity_nbytes)
+            return f"a limit of at least {format_nbytes(needed)}, or a smaller request"
         if report.free_nbytes >= report.capacity_nbytes > 0:
             return (
                 "enough is free, but in pieces: free long-lived memory first, "

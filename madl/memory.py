@@ -28,9 +28,7 @@ def address(memory: Memory) -> int:
     if arena is None:
         return 0
     if arena.address is None:
-        raise MissingCapabilityError(
-            memory._pool.device, "addresses", "mem.native, or another device"
-        )
+        raise MissingCapabilityError(memory._pool.device, "addresses", "another device")
     return arena.address + offset
 
 
@@ -68,8 +66,8 @@ def refuse_free(memory: Memory) -> Exception:
 def refuse_pickle(memory: Memory) -> TypeError:
     """Return the error for an attempt to pickle or copy a handle."""
     return TypeError(
-        f"a Memory of {memory._pool.device} cannot be pickled or copied; pass "
-        "mem.tobytes() for its content, or madl.share(mem) between processes"
+        f"a Memory of {memory._pool.device} cannot be pickled or copied; "
+        "pass mem.tobytes() for its content"
     )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, CommitBackend, HugePageBackend
 from madl.errors import MissingCapabilityError
-from madl.sizes import parse_nbytes
+from madl.sizes import align_up, parse_nbytes
 
 FITS = ("first", "best")
 
@@ -114,6 +114,14 @@ def _page_nbytes(
             f"{backend.device}, got {page_nbytes}"
         )
     return page_nbytes
+
+
+def least_limit_nbytes(backend: CountedBackend, capacity: int) -> int:
+    """Return a limit under which an empty pool can place one block of a capacity."""
+    least = align_up(capacity, backend.granularity)
+    if Capability.COMMIT not in backend.capabilities:
+        return least
+    return align_up(least, _page_nbytes(backend, None, least))
 
 
 def _choose_huge_pages(

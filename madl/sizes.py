@@ -26,7 +26,8 @@ def parse_nbytes(value: int | str, *, name: str = "nbytes") -> int:
 
     Args:
         value: An int, anything with ``__index__`` (a NumPy integer), or a text such
-            as ``"64 MiB"`` (1024-based), ``"64MB"`` (1000-based) or ``"4096"``.
+            as ``"64 MiB"`` (1024-based), ``"64MB"`` (1000-based) or ``"4096"``. Part
+            of a byte is dropped: ``"0.9 GiB"`` is 966367641.
         name: What the caller calls the value; the errors use it.
 
     Raises:
@@ -72,7 +73,7 @@ def _parse_text(text: str, name: str) -> int:
     whole, _, decimals = str(number).partition(".")
     scale: int = 10 ** len(decimals)
     nbytes, rest = divmod(int(whole + decimals) * _UNITS[unit.upper()], scale)
-    if rest:
+    if rest and not unit.strip("Bb"):
         raise ValueError(f"{name} must be a whole number of bytes, got {text!r}")
     return nbytes
 

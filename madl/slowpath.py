@@ -30,7 +30,7 @@ from madl.hotpath import (
     HotPool,
     Memory,
 )
-from madl.options import SMALL_NBYTES, PoolOptions
+from madl.options import SMALL_NBYTES, PoolOptions, least_limit_nbytes
 from madl.reclaim import Reclaimers, Step, raise_after
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.watch import BlockWatch, TagUsage
@@ -46,6 +46,8 @@ class SlowPool(HotPool):
         self._options = options
         self.device = backend.device
         self.capabilities = backend.capabilities
+        if options.limit_nbytes is not None:
+            self._most_nbytes = min(self._most_nbytes, options.limit_nbytes)
         if options.has_bands:
             self._small_nbytes = SMALL_NBYTES
         bands = cast("tuple[list[Arena], list[Arena]]", self._bands)
@@ -87,8 +89,9 @@ class SlowPool(HotPool):
             raise MissingCapabilityError(
                 self.device, "streams", "allocate without stream="
             )
-        if asked > LARGEST_REQUEST_NBYTES:
-            raise self._out_of_memory(asked, asked, (), None)
+        if asked > self._most_nbytes:
+            capacity = align_up(asked, BLOCK_GRANULARITY)
+            raise self._out_of_memory(asked, capacity, (), None)
         if tag is None:
             tag = events.current_tag.get()
         if aligned <= BLOCK_GRANULARITY or asked == 0:
@@ -122,7 +125,7 @@ class SlowPool(HotPool):
         return self._block_at(arena, offset, capacity, is_binned=False)
 
     def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
-        parse_nbytes(capacity)
+        parse_nbytes(nbytes)
         self._refuse_if_closed()
         if capacity > LARGEST_REQUEST_NBYTES:
             raise self._out_of_memory(nbytes, capacity, (), None)
@@ -212,6 +215,7 @@ class SlowPool(HotPool):
                 limit_nbytes=self._options.limit_nbytes,
                 tried=tried,
                 native=native,
+                least_limit_nbytes=least_limit_nbytes(self._backend, capacity),
                 **numbers,
             )
         )

@@ -28,4 +28,6 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"madl: {error}", err=True)
         if isinstance(error, OutOfMemoryError):
             out_of_memory_table(error.report)
+        for note in getattr(error, "__notes__", ()):
+            click.echo(note, err=True)
         sys.exit(1)

@@ -16,6 +16,7 @@ from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_reader import open_trace
+from madl.errors import OutOfMemoryError
 from madl.options import FITS
 from madl.pool import Pool
 from madl.sizes import format_nbytes, parse_nbytes
@@ -42,12 +43,33 @@ class ByteCount(click.ParamType[int]):
 @click.command()
 @click.argument("trace", required=False)
 @click.option("--example", help=f"A trace that ships: {', '.join(example_names())}.")
-@click.option("--device", default="sim", show_default=True, help="Where to place it.")
-@click.option("--fit", type=click.Choice(FITS), default="first", show_default=True)
-@click.option("--page-size", type=ByteCount(), help="The unit of committing.")
-@click.option("--limit", type=ByteCount(), help="Bytes that may be committed.")
-@click.option("--no-recycle", is_flag=True, help="Never commit idle pages elsewhere.")
-@click.option("--touch", is_flag=True, help="Write to every byte of every block.")
+@click.option(
+    "--device",
+    default="sim",
+    show_default=True,
+    help="sim places offsets only, in up to 256 GiB; cpu takes this machine's memory.",
+)
+@click.option(
+    "--fit",
+    type=click.Choice(FITS),
+    default="first",
+    show_default=True,
+    help="Take the lowest free block that is large enough, or the smallest.",
+)
+@click.option(
+    "--page-size",
+    type=ByteCount(),
+    help="Memory is taken in pages of so many bytes, as in 64KiB. [default: 2MiB]",
+)
+@click.option(
+    "--limit", type=ByteCount(), help="Take no more from the device, as in 8GiB."
+)
+@click.option(
+    "--no-recycle",
+    is_flag=True,
+    help="Take new pages even while taken ones lie unused somewhere else.",
+)
+@click.option("--touch", is_flag=True, help="Write to every byte (with --device cpu).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(
     trace: str | None,
@@ -60,9 +82,13 @@ def replay(
     touch: bool,
     as_json: bool,
 ) -> None:
-    """Replay a TRACE through a pool and report what it committed.
+    """Replay a TRACE through a pool and report what it took from the device.
 
     TRACE is a file in madl-trace v1, or a CSV with id,lower,upper,size.
+
+    In the report, live is what the program holds, committed what the pool has taken
+    for it. A recycled page was moved from where it lay unused. Bins hold freed blocks
+    that are handed out again as they are.
     """
     loaded = _load(trace, example)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
@@ -72,8 +98,13 @@ def replay(
         )
     except ValueError as error:  # an option that does not suit the device
         raise click.UsageError(str(error)) from None
-    with pool, _progress(len(loaded), hidden=as_json) as advance:
-        result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
+    try:
+        with pool, _progress(len(loaded), hidden=as_json) as advance:
+            result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
+    except OutOfMemoryError as error:
+        most = format_nbytes(loaded.peak_live_nbytes)
+        error.add_note(f"The trace has up to {most} live at once.")
+        raise
     figures = _figures(loaded, pool, policy, result)
     if as_json:
         click.echo(json.dumps(figures, indent=1))

@@ -2,7 +2,9 @@
 
 from madl.snapshot import ArenaSnapshot, PoolSnapshot
 
-LEGEND = "# full  + over half  - under half  . committed, free  _ not committed"
+LEGEND = (
+    "# full  + over half  - under half  . committed, free  _ not committed  | arena"
+)
 
 
 def occupancy_line(snapshot: PoolSnapshot, *, width: int = 64) -> str:

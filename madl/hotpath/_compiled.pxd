@@ -27,6 +27,7 @@ cdef class HotPool:
     cdef list small_arenas
     cdef list large_arenas
     cdef public word _small_nbytes
+    cdef public word _most_nbytes  # or the limit: more is refused
     cdef public word _leash_nbytes
     cdef public object _lock
     cdef public unsigned long _lock_holder

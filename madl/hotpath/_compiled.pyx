@@ -116,6 +116,9 @@ cdef class Memory:
     threads must not free, resize or write the same one at once.
     """
 
+    def __init__(self):
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+
     def free(self):
         """Give the memory back to its pool.
 
@@ -304,6 +307,7 @@ cdef class HotPool:
         self.large_arenas = []
         self._bands = (self.small_arenas, self.large_arenas)
         self._small_nbytes = LARGEST_REQUEST
+        self._most_nbytes = LARGEST_REQUEST
         self._lock = threading.Lock()
         self.bins.is_guarded = not MADL_HAS_INTERPRETER_LOCK
         self.bins.slot_count = 256
@@ -387,7 +391,7 @@ cdef class HotPool:
         ):
             return self._allocate_with(nbytes, alignment, stream, tag)
         size = PyLong_AsLongLongAndOverflow(nbytes, &overflow)
-        if overflow or size <= 0 or size > LARGEST_REQUEST:
+        if overflow or size <= 0 or size > self._most_nbytes:
             return self._allocate_with(nbytes, None, None, None)
         # The handle first: it is the one step that may fail or run a finalizer.
         cdef Memory memory = Memory.__new__(Memory)

@@ -64,6 +64,10 @@ class Memory:
     # None, or what keeps the block for views and slices: see memory.py.
     _root: Any
 
+    def __init__(self) -> None:
+        self._block = None
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+
     def free(self) -> None:
         """Give the memory back to its pool.
 

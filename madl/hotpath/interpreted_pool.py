@@ -12,7 +12,13 @@ from collections import deque
 from madl.backends.protocol import Capability
 from madl.hotpath.interpreted_bins import LargeBin, LastFrees
 from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
-from madl.hotpath.shared import BLOCK_GRANULARITY, BlockState, HotArena, Watch
+from madl.hotpath.shared import (
+    BLOCK_GRANULARITY,
+    LARGEST_REQUEST_NBYTES,
+    BlockState,
+    HotArena,
+    Watch,
+)
 from madl.sizes import align_up
 
 MOST_SIZES_REMEMBERED = 1 << 16
@@ -54,6 +60,7 @@ class HotPool:
         # Arenas of small blocks, and of large ones, where a pool tells them apart.
         self._bands: tuple[list[HotArena], list[HotArena]] = ([], [])
         self._small_nbytes = sys.maxsize
+        self._most_nbytes = LARGEST_REQUEST_NBYTES  # or the limit: more is refused
         self._bins: dict[int, list[Block]] = {}
         self._filled_large_bins: dict[int, LargeBin] = {}
         # The same lists by the size asked for, so that a hit need not round.
@@ -143,6 +150,8 @@ class HotPool:
     def _miss(self, nbytes: int) -> Block:
         """Return a block for a size whose bin is empty; it counts as binned still."""
         capacity = align_up(nbytes, BLOCK_GRANULARITY)
+        if nbytes > self._most_nbytes:
+            return self._place_slowly(nbytes, capacity, 0)
         if nbytes <= 0 or self._lock_holder == threading.get_ident():
             if nbytes == 0:
                 return Block(None, 0, 0, NOWHERE)

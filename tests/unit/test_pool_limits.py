@@ -38,7 +38,7 @@ def test_a_request_over_the_limit_fails_at_once() -> None:
 
     assert str(caught.value) == (
         "fake: cannot place 256.0 KiB; 0 B live, 0 B free (largest 0 B), 0 B "
-        "committed; limit 256.0 KiB. Try: a limit of at least 256.5 KiB, or a smaller "
+        "committed; limit 256.0 KiB. Try: a limit of at least 272.0 KiB, or a smaller "
         "request."
     )
     assert caught.value.report.capacity_nbytes == LIMIT + 512
@@ -242,3 +242,24 @@ def test_the_limit_bounds_blocks_of_their_own_too() -> None:
     assert backend.committed_nbytes == LIMIT
     held.pop().free()
     assert pool.allocate(PAGE).nbytes == PAGE
+
+
+@pytest.mark.parametrize("nbytes", [1, 512, 5000, 37_684, 300 * 1024, 37 * 1024**2 + 1])
+def test_the_limit_that_is_advised_is_enough(nbytes: int) -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        Pool("sim", limit=nbytes - 1).allocate(nbytes)
+
+    with Pool("sim", limit=caught.value.report.least_limit_nbytes) as pool:
+        pool.allocate(nbytes)
+
+
+def test_a_request_over_the_limit_leaves_the_bins_as_they_are() -> None:
+    with Pool("sim", limit=16 << 20) as pool:
+        pool.allocate("1.5 MiB").free()
+        before = pool.stats()
+
+        for nbytes in (1 << 40, (1 << 63) - 1, (1 << 64) - 1):
+            with pytest.raises(OutOfMemoryError):
+                pool.allocate(nbytes)
+
+        assert pool.stats() == before

@@ -72,9 +72,13 @@ def test_a_text_that_is_no_byte_count_is_named(text: str) -> None:
 
 def test_a_part_of_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="whole") as caught:
-        parse_nbytes("0.3 KiB")
+        parse_nbytes("0.3 B")
 
-    assert str(caught.value) == "nbytes must be a whole number of bytes, got '0.3 KiB'"
+    assert str(caught.value) == "nbytes must be a whole number of bytes, got '0.3 B'"
+
+
+def test_what_a_report_prints_can_be_given_back() -> None:
+    assert parse_nbytes("2.4 GiB") == 2576980377
 
 
 def test_a_negative_number_is_refused() -> None:
