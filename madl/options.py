@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, CommitBackend, HugePageBackend
@@ -88,18 +88,14 @@ class PoolOptions(NamedTuple):
 def _page_nbytes(
     backend: CountedBackend, page_size: int | str | None, limit_nbytes: int | None
 ) -> int:
-    inner = backend.inner
-    if (
-        not isinstance(inner, CommitBackend)
-        or Capability.COMMIT not in backend.capabilities
-    ):
+    if Capability.COMMIT not in backend.capabilities:
         if page_size is not None:
             raise MissingCapabilityError(
                 backend.device, "pages, which page_size= sets", "leave out page_size="
             )
         return backend.granularity
     if page_size is None:
-        page_nbytes = inner.page_nbytes
+        page_nbytes = cast("CommitBackend", backend.inner).page_nbytes
         if limit_nbytes is not None:
             while (
                 page_nbytes > backend.granularity
@@ -129,10 +125,9 @@ def _choose_huge_pages(
     page_nbytes: int,
     wanted: bool | None,  # an option of Pool, passed on
 ) -> None:
-    if Capability.HUGE_PAGES in backend.capabilities and isinstance(
-        backend.inner, HugePageBackend
-    ):
-        backend.inner.choose_pages(page_nbytes, huge=wanted)
+    if Capability.HUGE_PAGES in backend.capabilities:
+        inner = cast("HugePageBackend", backend.inner)
+        inner.choose_pages(page_nbytes, huge=wanted)
     elif wanted is not None:
         raise MissingCapabilityError(
             backend.device, "huge pages", "leave out huge_pages="

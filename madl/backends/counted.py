@@ -1,5 +1,7 @@
 """A backend that counts the calls it passes on."""
 
+from typing import cast
+
 from madl.backends.protocol import (
     Backend,
     Capability,
@@ -20,11 +22,14 @@ class CountedBackend:
         self.capabilities = backend.capabilities
         self.granularity = backend.granularity
         self.alignment = backend.alignment
-        # Once, here: looking at a protocol's members takes longer than a call.
-        self._committing = backend if isinstance(backend, CommitBackend) else None
-        can_move = Capability.REMAP in backend.capabilities
+        # What a backend claims, it has; isinstance would look at a protocol's members
+        # one by one, and import for it.
+        can = backend.capabilities
+        self._committing = (
+            cast("CommitBackend", backend) if Capability.COMMIT in can else None
+        )
         self._remapping = (
-            backend if can_move and isinstance(backend, RemapBackend) else None
+            cast("RemapBackend", backend) if Capability.REMAP in can else None
         )
         self.calls = 0
 
