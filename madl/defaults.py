@@ -11,14 +11,14 @@ from madl.hotpath import Memory
 from madl.pool import Pool
 
 _pools: dict[str, Pool] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may come while a pool is made
 _in_use: ContextVar[Pool | None] = ContextVar("madl_pool", default=None)
 
 
 def _after_fork_in_child() -> None:
     """Free the lock, whoever held it in the parent."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -18,11 +18,19 @@ def protect(pool: HotPool) -> None:
     _pools.add(pool)
 
 
+def _all_pools() -> list[HotPool]:
+    while True:
+        try:
+            return list(_pools)
+        except RuntimeError:  # another thread has just made a pool
+            continue
+
+
 def _before() -> None:
     _turn.acquire()
     held: list[HotPool] = []
     _held.append(held)
-    for pool in list(_pools):
+    for pool in _all_pools():
         # This thread may be in the pool itself, when a signal handler forks there.
         if pool._lock_holder != threading.get_ident():
             pool._lock.acquire()
@@ -46,7 +54,7 @@ def _after_in_child() -> None:
     global _turn
     _turn = threading.RLock()
     _held.clear()
-    for pool in list(_pools):
+    for pool in _all_pools():
         pool._lock = threading.Lock()
         pool._lock_holder = 0
         if not IS_COMPILED:  # compiled code cannot be in the middle of a free

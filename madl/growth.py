@@ -160,14 +160,21 @@ class Growth:
         """Reserve several times the device's memory, halved while that is refused."""
         smallest = align_up(at_least, self.options.page_nbytes)
         total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
-        nbytes = max(align_up(total, self.options.page_nbytes), smallest)
+        first = nbytes = max(align_up(total, self.options.page_nbytes), smallest)
         while True:
             try:
-                return self._open(band, nbytes)
+                arena = self._open(band, nbytes)
             except OutOfMemoryError:
                 if nbytes == smallest:
                     raise
                 nbytes = max(align_up(nbytes // 2, self.options.page_nbytes), smallest)
+                continue
+            if nbytes in (first, smallest):
+                return arena
+            arena.release()
+            # Once more: whatever bounds the addresses, others need some as well.
+            half = align_up(nbytes // 2, self.options.page_nbytes)
+            first = nbytes = max(half, smallest)
 
     def _reserve_segment(self, band: int, at_least: int) -> Arena:
         """Take one segment for the request in place of all that are empty."""

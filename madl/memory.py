@@ -5,6 +5,7 @@ Each function stands behind the method of the same name; those that make views a
 """
 
 import ctypes
+import operator
 from typing import Any
 
 from madl import hotpath
@@ -97,7 +98,14 @@ def cut(memory: Memory, part: slice) -> Memory:
     if step != 1:
         raise ValueError(f"a Memory is cut in steps of 1 byte, got {step}")
     locate(memory, "a slice")
-    return memory._pool._slice_of(Slice(memory, start), max(stop - start, 0))
+    whole = memory
+    if isinstance(memory._root, Slice):  # a slice of a slice is cut from the whole
+        whole, start, stop = (
+            memory._root.parent,
+            memory._root.start + start,
+            memory._root.start + stop,
+        )
+    return memory._pool._slice_of(Slice(whole, start), max(stop - start, 0))
 
 
 def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
@@ -156,13 +164,13 @@ def copy_to(memory: Memory, destination: Any, stream: object) -> None:  # noqa: 
 
 def fill(memory: Memory, value: int) -> None:
     """Set every byte."""
-    host = host_address(memory, "fill()")
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(
             f"value must be an int, 0 to 255, got {value!r} ({type(value).__name__})"
         )
-    if not 0 <= (byte := value.__index__()) <= 255:
+    if not 0 <= (byte := operator.index(value)) <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
+    host = host_address(memory, "fill()")  # last: an __index__ may have freed it
     if host:
         ctypes.memset(host, byte, memory._nbytes)
 
@@ -174,10 +182,20 @@ def resize(memory: Memory, nbytes: int | str) -> None:
     locate(memory, "resize()")
     _refuse_to_move(memory)
     detach_root(memory)
-    source = host_address(memory, "resize()") if kept else 0
-    moved = memory._pool.allocate(wanted, tag=tag(memory))
     if kept:
-        ctypes.memmove(host_address(moved, "resize()"), source, kept)
+        host_address(memory, "resize()")
+    moved = memory._pool.allocate(wanted, tag=tag(memory))
+    try:
+        # Again: a reclaimer may have looked at the memory by now, or freed it.
+        locate(memory, "resize()")
+        _refuse_to_move(memory)
+        detach_root(memory)
+        if kept:
+            source = host_address(memory, "resize()")
+            ctypes.memmove(host_address(moved, "resize()"), source, kept)
+    except BaseException:
+        moved.free()
+        raise
     memory._exchange(moved)
     moved.free()
 

@@ -134,6 +134,8 @@ class Pool(SlowPool):
         Returns:
             A function that removes the reclaimer.
         """
+        if not callable(callback):
+            raise TypeError(f"callback must be callable, got {callback!r}")
         return self._reclaimers.register(callback, priority)
 
     def trim(self, keep: int | str = 0) -> int:

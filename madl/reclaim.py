@@ -58,7 +58,7 @@ class Reclaimers:
         if threading.get_ident() in self._running:
             return
         for _, callback in self._registered:
-            name = getattr(callback, "__qualname__", repr(callback))
+            name = getattr(callback, "__qualname__", type(callback).__qualname__)
             yield Step(
                 f"reclaimer {name}", functools.partial(self._run, callback, nbytes)
             )

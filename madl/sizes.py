@@ -4,6 +4,7 @@ Every size in madl is an ``int`` in bytes. People write ``"64 MiB"``; this modul
 turns that into bytes and back, and refuses what is not a byte count.
 """
 
+import operator
 import re
 import sys
 
@@ -48,7 +49,7 @@ def parse_nbytes(value: int | str, *, name: str = "nbytes") -> int:
             f"got {value!r} ({type(value).__name__})"
         )
     else:
-        nbytes = value.__index__()
+        nbytes = operator.index(value)
     if nbytes < 0:
         raise ValueError(f"{name} must not be negative, got {nbytes}")
     if nbytes >= ADDRESS_SPACE_NBYTES:

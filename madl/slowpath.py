@@ -83,8 +83,7 @@ class SlowPool(HotPool):
     ) -> Memory:
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
-        if tag is not None and not isinstance(tag, str):
-            raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
+        tag = _effective_tag(tag)
         if stream is not None:
             raise MissingCapabilityError(
                 self.device, "streams", "allocate without stream="
@@ -92,8 +91,6 @@ class SlowPool(HotPool):
         if asked > self._most_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
             raise self._out_of_memory(asked, capacity, (), None)
-        if tag is None:
-            tag = events.current_tag.get()
         if aligned <= BLOCK_GRANULARITY or asked == 0:
             block = self._miss(asked)
         else:
@@ -169,6 +166,8 @@ class SlowPool(HotPool):
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
         with self._locked():
+            if self._is_closed:  # by a reclaimer, since it was looked at
+                self._refuse_if_closed()
             self._take_back_returned()
             self._flush()
             arena, offset = self._growth.place(capacity, alignment)
@@ -246,3 +245,14 @@ class SlowPool(HotPool):
             finally:
                 self._lock_holder = 0
                 self._lock.release()
+
+
+def _effective_tag(tag: str | None) -> str | None:
+    """Return the tag that an allocation gets: its own, or that of its context."""
+    if tag is None:
+        return events.current_tag.get()
+    if not isinstance(tag, str):
+        raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
+    if not tag.isprintable():
+        raise ValueError(f"tag must be printable and on one line, got {tag!r}")
+    return tag

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -180,7 +181,9 @@ def _figures(
 
 
 def _print_table(figures: dict[str, Any], result: Replay) -> None:
-    table = Table(title=f"{figures['trace']} on {figures['device']}", show_header=False)
+    name = "".join(c if c.isprintable() else "?" for c in figures["trace"])
+    title = f"{escape(name)} on {figures['device']}"
+    table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     limit = figures["limit_nbytes"]

@@ -19,16 +19,16 @@ def tag(name: str, *, limit: int | str | None = None) -> Iterator[str]:
 
     Raises:
         TypeError: ``name`` is no text.
-        ValueError: ``name`` is empty or contains a slash.
+        ValueError: ``name`` is empty, has a slash, or is more than one line.
         MissingCapabilityError: A limit was given.
 
     Allocations cost more while any tag is active in any thread.
     """
     if not isinstance(name, str):
         raise TypeError(f"a tag must be a text, got {name!r} ({type(name).__name__})")
-    if not name or "/" in name:
+    if not name or "/" in name or not name.isprintable():
         raise ValueError(
-            f"a tag must be a text without a slash, and not empty, got {name!r}"
+            f"a tag must be printable, without a slash, and not empty, got {name!r}"
         )
     if limit is not None:
         raise MissingCapabilityError(

@@ -22,13 +22,13 @@ def test_four_times_the_memory_is_reserved_once() -> None:
     assert len({memory.address for memory in held}) == 6
 
 
-def test_a_refused_reservation_is_halved() -> None:
+def test_a_refused_reservation_is_halved_and_once_more_for_others() -> None:
     backend = FakeBackend(fault=Fault(1, Failure.REFUSED))
     pool = Pool(backend)
 
     pool.allocate(100)
 
-    assert [item.nbytes for item in backend.reservations.values()] == [2 * MIB]
+    assert [item.nbytes for item in backend.reservations.values()] == [MIB]
 
 
 def test_a_reservation_is_never_smaller_than_the_request() -> None:

@@ -461,3 +461,61 @@ def test_a_memory_is_not_made_by_its_class() -> None:
         Memory()
 
     assert str(caught.value) == "a Memory is made by Pool.allocate or madl.allocate"
+
+
+def test_resize_refuses_a_view_that_a_reclaimer_made_meanwhile() -> None:
+    pool = Pool("cpu", limit="4 MiB")
+    others = [pool.allocate("1 MiB"), pool.allocate("2 MiB")]
+    memory = pool.allocate("1 MiB")
+    views: list[object] = []
+
+    def look(_: int) -> None:
+        views.append(memory.memoryview())
+        others.clear()
+
+    pool.on_out_of_memory(look)
+    with pytest.raises(ValueError, match="cannot be resized while"):
+        memory.resize("2 MiB")
+
+    assert (memory.nbytes, pool.stats().live_nbytes) == (MIB, MIB)
+    views.clear()
+    memory.free()
+    pool.check()
+
+
+def test_resize_of_memory_that_a_reclaimer_freed_changes_nothing_more() -> None:
+    pool = Pool("cpu", limit="4 MiB")
+    others = [pool.allocate("2 MiB")]
+    memory = pool.allocate("1 MiB")
+
+    def give_up(_: int) -> None:
+        memory.free()
+        others.clear()
+
+    pool.on_out_of_memory(give_up)
+    with pytest.raises(FreedMemoryError):
+        memory.resize("2 MiB")
+
+    assert memory.is_freed
+    assert pool.stats().live_nbytes == 0
+
+
+def test_fill_does_not_write_to_memory_that_its_value_freed(pool: Pool) -> None:
+    memory = pool.allocate(8)
+
+    class Value:
+        def __index__(self) -> int:
+            memory.free()
+            return 1
+
+    with pytest.raises(FreedMemoryError):
+        memory.fill(Value())  # type: ignore[arg-type]  # anything with __index__
+
+
+def test_a_slice_of_many_slices_still_finds_its_memory(pool: Pool) -> None:
+    memory = pool.allocate(4000)
+    part = memory
+    for _ in range(3000):
+        part = part[1:]
+
+    assert (part.address - memory.address, part.nbytes) == (3000, 1000)

@@ -263,3 +263,18 @@ def test_a_request_over_the_limit_leaves_the_bins_as_they_are() -> None:
                 pool.allocate(nbytes)
 
         assert pool.stats() == before
+
+
+def test_a_reclaimer_may_close_the_pool() -> None:
+    pool = Pool("sim", limit="4 MiB")
+    held = [pool.allocate("3 MiB")]
+
+    def give_up(_: int) -> None:
+        held.clear()
+        pool.close()
+
+    pool.on_out_of_memory(give_up)
+    with pytest.raises(ValueError, match="a closed pool of sim allocates nothing"):
+        pool.allocate("2 MiB")
+
+    assert pool.stats().committed_nbytes == 0

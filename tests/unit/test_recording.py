@@ -158,10 +158,11 @@ def test_a_long_recording_is_complete(pool: Pool, path: Path) -> None:
     assert (trace.allocations, trace.frees) == (20_000, 20_000)
 
 
-@pytest.mark.parametrize("tag", ["two\nlines", "\ud800"])
 def test_what_a_trace_cannot_carry_is_an_error_of_the_recording(
-    pool: Pool, path: Path, tag: str
+    pool: Pool, path: Path
 ) -> None:
+    tag = 20_000 * "x"
+
     def work() -> None:
         for _ in range(5000):
             pool.allocate(8, tag=tag).free()

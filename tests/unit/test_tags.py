@@ -126,11 +126,15 @@ def test_tags_do_not_disturb_other_tasks(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "text"),
     [
-        ("", ValueError, "a tag must be a text without a slash, and not empty, got ''"),
+        (
+            "",
+            ValueError,
+            "a tag must be printable, without a slash, and not empty, got ''",
+        ),
         (
             "a/b",
             ValueError,
-            "a tag must be a text without a slash, and not empty, got 'a/b'",
+            "a tag must be printable, without a slash, and not empty, got 'a/b'",
         ),
         (5, TypeError, "a tag must be a text, got 5 (int)"),
         (None, TypeError, "a tag must be a text, got None (NoneType)"),
@@ -158,3 +162,14 @@ def test_a_limit_of_a_tag_is_not_effective_yet() -> None:
     assert str(caught.value) == (
         "this release has no limits of tags yet. Try: a limit of the pool: Pool(limit=)"
     )
+
+
+def test_a_tag_of_more_than_one_line_is_refused() -> None:
+    pool = madl.Pool("sim")
+
+    with pytest.raises(ValueError, match="printable"):
+        pool.allocate(8, tag="a\nb")
+    with pytest.raises(ValueError, match="printable"), madl.tag("a\nb"):
+        pass
+
+    assert pool.stats().live_nbytes == 0
