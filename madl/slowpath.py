@@ -233,7 +233,9 @@ class SlowPool(HotPool):
         self._growth.trim(0)
 
     def _freed_after_close(self) -> None:
-        while self._has_returned() and not sys.is_finalizing():
+        # At least once: what was freed may have been taken back already, by a miss
+        # that came just before the pool was closed and gives nothing to the device.
+        while not sys.is_finalizing():
             ident = threading.get_ident()
             if not self._lock.acquire(blocking=False):
                 return  # whoever holds it comes here on its way out
@@ -245,6 +247,8 @@ class SlowPool(HotPool):
             finally:
                 self._lock_holder = 0
                 self._lock.release()
+            if not self._has_returned():
+                return
 
 
 def _effective_tag(tag: str | None) -> str | None:
