@@ -232,7 +232,7 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
-        "capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY",
+        "capacity = align_up(nbytes, BLOCK_GRANULARITY)",
         "capacity = max(nbytes // BLOCK_GRANULARITY, 1) * BLOCK_GRANULARITY",
         "a block is smaller than what was asked for",
     ),
