@@ -163,7 +163,7 @@ class Pool(SlowPool):
             self._is_closed = True
             self._growth.stop_placing()
             self._return_every_free()
-            self._release_idle()
+            self._release_idle(0)
             live = [state for state in self._block_states() if state.is_live]
         held: Counter[str | None] = Counter()
         for state in live:

@@ -166,8 +166,7 @@ class SlowPool(HotPool):
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
         with self._locked():
-            if self._is_closed:  # by a reclaimer, since it was looked at
-                self._refuse_if_closed()
+            self._refuse_if_closed()  # again: a reclaimer may have closed it
             self._take_back_returned()
             self._flush()
             arena, offset = self._growth.place(capacity, alignment)
@@ -222,15 +221,13 @@ class SlowPool(HotPool):
     def _trim(self, keep: int) -> int:
         with self._locked():
             before = self._growth.committed_nbytes
-            self._take_back_returned()
-            self._flush()
-            self._growth.trim(keep)
+            self._release_idle(keep)
             return before - self._growth.committed_nbytes
 
-    def _release_idle(self) -> None:
+    def _release_idle(self, keep: int) -> None:
         self._take_back_returned()
         self._flush()
-        self._growth.trim(0)
+        self._growth.trim(keep)
 
     def _freed_after_close(self) -> None:
         # At least once: what was freed may have been taken back already, by a miss
@@ -243,7 +240,7 @@ class SlowPool(HotPool):
             try:
                 # No free raises because of the device; the next one tries again.
                 with contextlib.suppress(MadlError):
-                    self._release_idle()
+                    self._release_idle(0)
             finally:
                 self._lock_holder = 0
                 self._lock.release()

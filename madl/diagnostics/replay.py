@@ -67,7 +67,7 @@ def replay(
         raise ValueError(f"replay needs a pool without live memory, got {pool!r}")
     held: list[Memory | None] = [None] * trace.allocations
     allocate = _allocator(trace, pool, touch=touch)
-    peak_at = _peak_position(trace)
+    peak_at = trace.peak_position
     at_peak = pool.snapshot()
     nanoseconds = 0
     try:
@@ -139,19 +139,6 @@ def _empty_loop_ns(trace: Trace) -> int:
         nbytes_of[allocation_id]
 
     return _timed(trace.operations, [None] * trace.allocations, nothing)
-
-
-def _peak_position(trace: Trace) -> int:
-    """Return how many events there are up to the one with the most live bytes."""
-    live = peak = position = 0
-    for done, operation in enumerate(trace.operations, 1):
-        if operation < 0:
-            live -= trace.nbytes_of[~operation]
-        else:
-            live += trace.nbytes_of[operation]
-            if live > peak:
-                peak, position = live, done
-    return position
 
 
 def _chunks(events: int, peak_at: int) -> Iterator[tuple[int, int]]:

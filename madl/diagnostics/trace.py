@@ -84,19 +84,28 @@ class Trace:
         """How many frees there are."""
         return len(self.operations) - len(self.nbytes_of)
 
-    @cached_property
+    @property
     def peak_live_nbytes(self) -> int:
         """The most bytes that are live at once: no allocator can do with less."""
+        return self._peak[1]
+
+    @property
+    def peak_position(self) -> int:
+        """How many operations there are up to the one with the most live bytes."""
+        return self._peak[0]
+
+    @cached_property
+    def _peak(self) -> tuple[int, int]:
         nbytes_of = self.nbytes_of
-        live = peak = 0
-        for operation in self.operations:
+        live = peak = position = 0
+        for done, operation in enumerate(self.operations, 1):
             if operation < 0:
                 live -= nbytes_of[~operation]
             else:
                 live += nbytes_of[operation]
                 if live > peak:
-                    peak = live
-        return peak
+                    peak, position = live, done
+        return position, peak
 
     def events(self) -> Iterator[Event]:
         """Yield every event as a small record, markers included.

@@ -321,9 +321,6 @@ cdef class HotPool:
         pools = &self.bins
         madl_leave(&guard)
 
-    def __init__(self):
-        pass
-
     def __dealloc__(self):
         global pools
         cdef Py_ssize_t i
