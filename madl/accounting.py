@@ -25,7 +25,7 @@ def collect_stats(
         default=0,
     )
     live_capacity = sum(state.capacity for state in live)
-    committed = growth.committed_nbytes
+    committed = growth.budget.committed_nbytes
     free = committed - live_capacity
     return PoolStats(
         device=pool.device,
@@ -35,7 +35,7 @@ def collect_stats(
         committed_nbytes=committed,
         reserved_nbytes=growth.reserved_nbytes,
         live_high_water_nbytes=pool._live_high_water,
-        committed_high_water_nbytes=growth.committed_high_water,
+        committed_high_water_nbytes=growth.budget.high_water_nbytes,
         largest_free_nbytes=largest,
         fragmentation_ratio=1 - largest / free if free else 0.0,
         allocation_count=pool._allocation_count,
@@ -55,7 +55,7 @@ def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
     return PoolSnapshot(
         device=pool.device,
         live_nbytes=pool._live_nbytes,
-        committed_nbytes=growth.committed_nbytes,
+        committed_nbytes=growth.budget.committed_nbytes,
         arenas=tuple(_snapshot(arena, states) for arena in arenas),
     )
 

@@ -1,32 +1,12 @@
 """One reservation of a device, its blocks, and the pages that are committed in it."""
 
-from typing import NamedTuple
-
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
+from madl.budget import Budget
 from madl.core.first_fit import FirstFit
 from madl.errors import MissingCapabilityError
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
 from madl.sizes import align_up
-
-
-class PageRun(NamedTuple):
-    """Neighbouring pages ``[first, stop)`` of an arena."""
-
-    arena: "Arena"
-    first: int
-    stop: int
-
-    @staticmethod
-    def under(arena: "Arena", offset: int, nbytes: int) -> "PageRun":
-        """Return the pages under a range of bytes."""
-        last = (offset + nbytes - 1) // arena.page_nbytes
-        return PageRun(arena, offset // arena.page_nbytes, last + 1)
-
-    @property
-    def page_count(self) -> int:
-        """Number of pages."""
-        return self.stop - self.first
 
 
 class Arena(HotArena):
@@ -40,12 +20,14 @@ class Arena(HotArena):
         self,
         backend: CountedBackend,
         nbytes: int,
+        budget: Budget,
         *,
         page_nbytes: int,
         look_ahead: int,
         is_apart: bool = False,
     ) -> None:
         self.backend = backend
+        self.budget = budget
         self.reservation: Reservation = backend.reserve(nbytes)
         if (self.reservation.address or 0) % BLOCK_GRANULARITY:
             backend.release(self.reservation)
@@ -64,6 +46,7 @@ class Arena(HotArena):
         )
         if self.is_segment:
             self.blocks.pages.commit(0, 1)
+            budget.commit(nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +67,11 @@ class Arena(HotArena):
         offset = self.blocks.find(nbytes + alignment - promised, promised)
         return offset if offset < 0 else self.align(offset, alignment)
 
+    def pages_under(self, offset: int, nbytes: int) -> tuple[int, int]:
+        """Return the pages ``[first, stop)`` that a range of bytes lies on."""
+        last = (offset + nbytes - 1) // self.page_nbytes
+        return offset // self.page_nbytes, last + 1
+
     def align(self, offset: int, alignment: int) -> int:
         """Return the next offset whose address is a multiple of it; 0 for any."""
         start = self.address or 0
@@ -91,32 +79,29 @@ class Arena(HotArena):
 
     def commit(self, first: int, stop: int) -> None:
         """Commit pages; on failure nothing has changed."""
-        self.backend.commit(
-            self.reservation,
-            first * self.page_nbytes,
-            (stop - first) * self.page_nbytes,
-        )
+        nbytes = (stop - first) * self.page_nbytes
+        self.backend.commit(self.reservation, first * self.page_nbytes, nbytes)
         self.blocks.pages.commit(first, stop)
+        self.budget.commit(nbytes)
 
     def decommit(self, first: int, stop: int) -> None:
         """Give the memory of idle pages back to the device."""
-        self.backend.decommit(
-            self.reservation,
-            first * self.page_nbytes,
-            (stop - first) * self.page_nbytes,
-        )
+        nbytes = (stop - first) * self.page_nbytes
+        self.backend.decommit(self.reservation, first * self.page_nbytes, nbytes)
         self.blocks.pages.decommit(first, stop)
+        self.budget.decommit(nbytes)
 
     def move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
         """Take the memory of idle pages and commit it at a page of another arena.
 
         It may be this arena too.
         """
+        page_nbytes = self.page_nbytes
         self.backend.remap(
             self.reservation,
-            first * self.page_nbytes,
-            destination * self.page_nbytes,
-            (stop - first) * self.page_nbytes,
+            first * page_nbytes,
+            destination * page_nbytes,
+            (stop - first) * page_nbytes,
             into=into.reservation,
         )
         self.blocks.pages.decommit(first, stop)
@@ -125,3 +110,4 @@ class Arena(HotArena):
     def release(self) -> None:
         """Give the reservation back; no block of it is live."""
         self.backend.release(self.reservation)
+        self.budget.decommit(self.committed_nbytes)

@@ -1,12 +1,14 @@
 """Commit the pages under a block: idle ones from elsewhere first, then new ones.
 
 Recycling takes the highest idle pages, because what lies high is what the next
-placements are least likely to want back.
+placements are least likely to want back. Runs of pages are half open: (first, stop).
 """
 
 from collections.abc import Sequence
 
-from madl.arena import Arena, PageRun
+from madl.arena import Arena
+
+Run = tuple[int, int]
 
 
 def back(
@@ -36,84 +38,87 @@ def back(
     missing = pages.missing(offset, nbytes)
     if missing == 0:
         return 0
-    idle = sum(donor.blocks.pages.idle for donor in donors)
-    if donors:
-        idle -= pages.idle_under(offset, nbytes)
-    recycled = min(missing, idle)
+    recycled = min(missing, _idle_elsewhere(arena, offset, nbytes, donors))
     new = missing - recycled
     if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:
         return -1
-    under = PageRun.under(arena, offset, nbytes)
-    runs = [
-        PageRun(arena, first, stop)
-        for first, stop in pages.missing_runs(offset, nbytes)
-    ]
-    committed = _commit_new(runs, new)
-    try:
-        for run in runs:
-            _recycle_into(run, under, donors)
-    except BaseException:
-        _decommit(committed)
-        raise
+    runs = pages.missing_runs(offset, nbytes)
+    committed = _commit_new(arena, runs, new) if new else []
+    if recycled:
+        under = arena.pages_under(offset, nbytes)
+        try:
+            for run in runs:
+                _recycle_into(arena, run, under, donors)
+        except BaseException:
+            _decommit(arena, committed)
+            raise
     return recycled
 
 
-def _commit_new(runs: list[PageRun], count: int) -> list[PageRun]:
+def _idle_elsewhere(
+    arena: Arena, offset: int, nbytes: int, donors: Sequence[Arena]
+) -> int:
+    """Return how many pages of the donors are idle, without those under a range."""
+    if not donors:
+        return 0
+    idle = -arena.blocks.pages.idle_under(offset, nbytes)
+    for donor in donors:
+        idle += donor.blocks.pages.idle
+    return idle
+
+
+def _commit_new(arena: Arena, runs: list[Run], count: int) -> list[Run]:
     """Take ``count`` pages off the front of ``runs`` and commit them, or none."""
-    done: list[PageRun] = []
+    done: list[Run] = []
     try:
         while count:
-            arena, first, stop = runs.pop(0)
+            first, stop = runs.pop(0)
             end = min(stop, first + count)
             arena.commit(first, end)
-            done.append(PageRun(arena, first, end))
+            done.append((first, end))
             count -= end - first
             if end < stop:
-                runs.insert(0, PageRun(arena, end, stop))
+                runs.insert(0, (end, stop))
     except BaseException:
-        _decommit(done)
+        _decommit(arena, done)
         raise
     return done
 
 
-def _decommit(runs: list[PageRun]) -> None:
-    for run in runs:
-        run.arena.decommit(run.first, run.stop)
+def _decommit(arena: Arena, runs: list[Run]) -> None:
+    for first, stop in runs:
+        arena.decommit(first, stop)
 
 
-def _recycle_into(run: PageRun, under: PageRun, donors: Sequence[Arena]) -> None:
+def _recycle_into(arena: Arena, run: Run, under: Run, donors: Sequence[Arena]) -> None:
     """Commit a run of pages with idle ones from elsewhere, the highest first."""
-    page = run.first
-    while page < run.stop:
-        source = _highest_idle(run.stop - page, under, donors)
-        if source.arena.can_move:
-            source.arena.move(source.first, source.stop, run.arena, page)
+    page, end = run
+    while page < end:
+        donor, first, stop = _highest_idle(arena, end - page, under, donors)
+        if donor.can_move:
+            donor.move(first, stop, arena, page)
         else:
-            _exchange(source, run.arena, page)
-        page += source.page_count
+            _exchange(donor, first, stop, arena, page)
+        page += stop - first
 
 
-def _highest_idle(most: int, under: PageRun, donors: Sequence[Arena]) -> PageRun:
+def _highest_idle(
+    arena: Arena, most: int, under: Run, donors: Sequence[Arena]
+) -> tuple[Arena, int, int]:
     """Return an idle run of at most ``most`` pages that does not overlap ``under``."""
     for donor in reversed(donors):
-        below = donor.blocks.pages.count
-        while True:
-            first, stop = donor.blocks.pages.last_idle_run(below, most)
-            if first == stop:
-                break
-            if donor is not under.arena or first >= under.stop or stop <= under.first:
-                return PageRun(donor, first, stop)
-            if stop > under.stop:
-                return PageRun(donor, under.stop, stop)
-            below = under.first
+        keep = under if donor is arena else (0, 0)
+        first, stop = donor.blocks.pages.last_idle_run(most, *keep)
+        if first < stop:
+            return donor, first, stop
     raise AssertionError("fewer idle pages than were counted")
 
 
-def _exchange(source: PageRun, arena: Arena, page: int) -> None:
+def _exchange(donor: Arena, first: int, stop: int, arena: Arena, page: int) -> None:
     """Commit as many pages of ``arena`` as are taken from where memory cannot move."""
-    source.arena.decommit(source.first, source.stop)
+    donor.decommit(first, stop)
     try:
-        arena.commit(page, page + source.page_count)
+        arena.commit(page, page + stop - first)
     except BaseException:
-        source.arena.commit(source.first, source.stop)
+        donor.commit(first, stop)
         raise

@@ -7,9 +7,10 @@ their bytes, so that segments become fewer and larger.
 """
 
 from madl import backing
-from madl.arena import Arena, PageRun
+from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
+from madl.budget import Budget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.options import PoolOptions
@@ -41,18 +42,13 @@ class Growth:
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.apart: list[Arena] = []  # arenas of one block each, within the same limit
         self.options = options
-        self.committed_high_water = 0
+        self.budget = Budget(options.limit_nbytes)
         self.recycled_pages = 0
 
     @property
     def arenas(self) -> list[Arena]:
         """Arenas that blocks are placed in, those of small blocks first."""
         return [*self.bands[0], *self.bands[1]]
-
-    @property
-    def committed_nbytes(self) -> int:
-        """Bytes taken from the device."""
-        return sum(arena.committed_nbytes for arena in self.all_arenas())
 
     @property
     def reserved_nbytes(self) -> int:
@@ -62,13 +58,6 @@ class Growth:
     def all_arenas(self) -> list[Arena]:
         """Return the arenas that blocks are placed in, then those of one block."""
         return [*self.arenas, *self.apart]
-
-    @property
-    def room_nbytes(self) -> int | None:
-        """Bytes that may still be committed; ``None`` without a limit."""
-        if self.options.limit_nbytes is None:
-            return None
-        return self.options.limit_nbytes - self.committed_nbytes
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block of ``nbytes`` bytes; find pages for it first.
@@ -88,8 +77,6 @@ class Growth:
             if found is None:
                 raise
             arena, offset = found
-        finally:
-            self._note_committed()  # after an error too: undoing it may have failed
         arena.blocks.take(offset, nbytes)
         return arena, offset
 
@@ -131,14 +118,9 @@ class Growth:
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
         """Commit the pages under a range; return False when over the limit."""
         donors = self.arenas if self.options.recycle else []
-        recycled = backing.back(arena, offset, nbytes, donors, self.room_nbytes)
+        recycled = backing.back(arena, offset, nbytes, donors, self.budget.room_nbytes)
         self.recycled_pages += max(recycled, 0)
         return recycled >= 0
-
-    def _note_committed(self) -> None:
-        self.committed_high_water = max(
-            self.committed_high_water, self.committed_nbytes
-        )
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(
@@ -189,7 +171,7 @@ class Growth:
         for arena in [arena for arena in self.arenas if arena.blocks.is_empty()]:
             self._close(arena)
             released += arena.nbytes
-        room = self.room_nbytes
+        room = self.budget.room_nbytes
         if room is not None and smallest > room:
             raise self._over_the_limit(at_least)
         wanted = max(smallest, released)
@@ -206,6 +188,7 @@ class Growth:
         return Arena(
             self.backend,
             nbytes,
+            self.budget,
             page_nbytes=self.options.page_nbytes,
             look_ahead=self.options.look_ahead_of(band),
         )
@@ -223,12 +206,13 @@ class Growth:
         spare = align_up(
             max(alignment - self.backend.alignment, 0), self.backend.granularity
         )
-        room = self.room_nbytes
+        room = self.budget.room_nbytes
         if room is not None and nbytes > room:
             raise self._over_the_limit(nbytes)
         arena = Arena(
             self.backend,
             nbytes + spare,
+            self.budget,
             page_nbytes=self.backend.granularity,
             look_ahead=1,
             is_apart=True,
@@ -237,13 +221,11 @@ class Growth:
         offset = arena.align(0, alignment)
         try:
             if not arena.is_segment:
-                under = PageRun.under(arena, offset, nbytes)
-                arena.commit(under.first, under.stop)
+                arena.commit(*arena.pages_under(offset, nbytes))
         except BaseException:
             self.release_apart(arena)
             raise
         arena.blocks.take(offset, nbytes)
-        self._note_committed()
         return arena, offset
 
     def release_apart(self, arena: Arena) -> None:
@@ -259,25 +241,24 @@ class Growth:
         Returns:
             Bytes given back to the device.
         """
-        before = self.committed_nbytes
+        before = self.budget.committed_nbytes
         # Those that the device did not take back at once.
         for arena in [arena for arena in self.apart if arena.blocks.is_empty()]:
             self.release_apart(arena)
         for arena in reversed(self.arenas):
             if arena.is_segment:
-                if arena.blocks.is_empty() and self.committed_nbytes > keep:
+                if arena.blocks.is_empty() and self.budget.committed_nbytes > keep:
                     self._close(arena)
                 continue
             self._decommit_idle(arena, keep)
             if arena.blocks.is_empty() and arena.committed_nbytes == 0:
                 self._close(arena)
-        return before - self.committed_nbytes
+        return before - self.budget.committed_nbytes
 
     def _decommit_idle(self, arena: Arena, keep: int) -> None:
-        while self.committed_nbytes > keep:
-            over = -(-(self.committed_nbytes - keep) // arena.page_nbytes)
-            pages = arena.blocks.pages
-            first, stop = pages.last_idle_run(pages.count, over)
+        while self.budget.committed_nbytes > keep:
+            over = -(-(self.budget.committed_nbytes - keep) // arena.page_nbytes)
+            first, stop = arena.blocks.pages.last_idle_run(over)
             if first == stop:
                 return
             arena.decommit(first, stop)

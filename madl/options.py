@@ -46,10 +46,6 @@ class PoolOptions(NamedTuple):
             return sys.maxsize
         return LOOK_AHEAD if band else 1
 
-    def leash_nbytes(self, committed_nbytes: int) -> int:
-        """Return how many bytes may stay in bins when an allocation misses."""
-        return committed_nbytes // LEASH_DIVISOR
-
     @staticmethod
     def resolve(
         backend: CountedBackend,

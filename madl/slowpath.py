@@ -30,7 +30,12 @@ from madl.hotpath import (
     HotPool,
     Memory,
 )
-from madl.options import SMALL_NBYTES, PoolOptions, least_limit_nbytes
+from madl.options import (
+    LEASH_DIVISOR,
+    SMALL_NBYTES,
+    PoolOptions,
+    least_limit_nbytes,
+)
 from madl.reclaim import Reclaimers, Step, raise_after
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.watch import BlockWatch, TagUsage
@@ -122,9 +127,9 @@ class SlowPool(HotPool):
         return self._block_at(arena, offset, capacity, is_binned=False)
 
     def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
-        parse_nbytes(nbytes)
         self._refuse_if_closed()
         if capacity > LARGEST_REQUEST_NBYTES:
+            parse_nbytes(nbytes)
             raise self._out_of_memory(nbytes, capacity, (), None)
         if self._lock_holder == threading.get_ident():
             return self._place_apart(nbytes, alignment)
@@ -135,24 +140,30 @@ class SlowPool(HotPool):
         limit = self._options.limit_nbytes
         if limit is not None and capacity > limit:
             raise self._out_of_memory(nbytes, capacity, (), None)
+        try:
+            return self._try_to_place(capacity, alignment)
+        except OutOfMemoryError as error:
+            native = error.report.native
+        return self._reclaim_and_place(nbytes, capacity, alignment, native)
+
+    def _reclaim_and_place(
+        self, nbytes: int, capacity: int, alignment: int, native: NativeFailure | None
+    ) -> Block:
+        """Take one step after the other until the block can be placed, or raise."""
         tried: list[tuple[str, int]] = []
         cause: BaseException | None = None
-        steps = self._steps(capacity)
         try:
-            while True:
+            for step in self._steps(capacity):
+                before = self._live_nbytes
+                cause = step.run() or cause
+                tried.append((step.name, max(before - self._live_nbytes, 0)))
                 try:
                     return self._try_to_place(capacity, alignment)
                 except OutOfMemoryError as error:
                     native = error.report.native
-                step = next(steps, None)
-                if step is None:
-                    raise_after(
-                        cause,
-                        self._out_of_memory(nbytes, capacity, tuple(tried), native),
-                    )
-                before = self._live_nbytes
-                cause = step.run() or cause
-                tried.append((step.name, max(before - self._live_nbytes, 0)))
+            raise_after(
+                cause, self._out_of_memory(nbytes, capacity, tuple(tried), native)
+            )
         finally:
             del cause  # as in raise_after
 
@@ -165,14 +176,25 @@ class SlowPool(HotPool):
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
-        with self._locked():
-            self._refuse_if_closed()  # again: a reclaimer may have closed it
-            self._take_back_returned()
-            self._flush()
-            arena, offset = self._growth.place(capacity, alignment)
-            committed_nbytes = self._growth.committed_nbytes
-            self._leash_nbytes = self._options.leash_nbytes(committed_nbytes)
-            return self._block_at(arena, offset, capacity, is_binned=alignment == 0)
+        ident = threading.get_ident()
+        # As in _locked, which takes four times as long to enter and to leave.
+        with self._lock:
+            self._lock_holder = ident
+            try:
+                self._refuse_if_closed()  # again: a reclaimer may have closed it
+                self._take_back_returned()
+                self._flush()
+                growth = self._growth
+                arena, offset = growth.place(capacity, alignment)
+                self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+                block = self._block_at(
+                    arena, offset, capacity, is_binned=alignment == 0
+                )
+            finally:
+                self._lock_holder = 0
+        if self._is_closed:
+            self._freed_after_close()
+        return block
 
     def _release_apart(self, arena: HotArena) -> None:
         self._growth.release_apart(cast("Arena", arena))
@@ -220,9 +242,9 @@ class SlowPool(HotPool):
 
     def _trim(self, keep: int) -> int:
         with self._locked():
-            before = self._growth.committed_nbytes
+            before = self._growth.budget.committed_nbytes
             self._release_idle(keep)
-            return before - self._growth.committed_nbytes
+            return before - self._growth.budget.committed_nbytes
 
     def _release_idle(self, keep: int) -> None:
         self._take_back_returned()

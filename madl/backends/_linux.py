@@ -79,15 +79,15 @@ class LazyReservation(_Reservation):
         if not isinstance(target, LazyReservation):
             self._exchange(source, destination, nbytes, target)
             return
-        stop = source + nbytes
-        inside = slice(bisect_right(self._cuts, source), bisect_left(self._cuts, stop))
+        cuts, stop = self._cuts, source + nbytes
+        inside = cuts[bisect_right(cuts, source) : bisect_left(cuts, stop)]
         may_move = self._memory.may_move()
-        borders = [border - source for border in self._cuts[inside]]
-        if may_move and borders and self._memory.moves_many:
+        if may_move and inside and self._memory.moves_many:
+            borders = [border - source for border in inside]
             if target._receive(self.address + source, destination, nbytes, borders):
                 return
             self._memory.moves_many = False  # a kernel before 6.17: one VMA in a call
-        for start, end in pairwise([source, *self._cuts[inside], stop]):
+        for start, end in pairwise((source, *inside, stop)):
             offset = destination + start - source
             address = self.address + start
             if not (may_move and target._receive(address, offset, end - start)):

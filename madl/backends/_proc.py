@@ -4,9 +4,9 @@ Every file is read when it is asked for: what it says can change at any time, an
 are missing in containers, on old kernels and on Android.
 """
 
-import resource
 from collections.abc import Iterator
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, getrlimit
 
 from madl.backends.protocol import MemoryInfo
 from madl.errors import MissingCapabilityError
@@ -49,10 +49,10 @@ def memory_info() -> MemoryInfo:
 
 def has_limit() -> bool:
     """Whether address space or data is limited for this process."""
-    limits = resource.getrlimit(resource.RLIMIT_AS) + resource.getrlimit(
-        resource.RLIMIT_DATA
+    return (
+        getrlimit(RLIMIT_AS)[0] != RLIM_INFINITY
+        or getrlimit(RLIMIT_DATA)[0] != RLIM_INFINITY
     )
-    return limits[::2] != (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
 def is_everything_counted() -> bool:

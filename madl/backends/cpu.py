@@ -92,7 +92,7 @@ class CpuBackend:
         )
         self._memory = _memory or _open_memory()
         self.alignment = self._memory.alignment
-        self._reservations: dict[int, HostReservation] = {}
+        self._reservations: dict[int | None, HostReservation] = {}
         self.capabilities = Capability.COMMIT | Capability.HOST_ACCESS
         if not self._memory.remap_refusal:
             self.capabilities |= Capability.REMAP
@@ -149,8 +149,9 @@ class CpuBackend:
         Where the system will not move it, the source is given back and the
         destination committed instead; the content is lost then.
         """
-        target = self._find(reservation if into is None else into)
-        self._find(reservation).remap(source, destination, nbytes, target)
+        found = self._find(reservation)
+        target = found if into is None else self._find(into)
+        found.remap(source, destination, nbytes, target)
 
     def memory_info(self) -> MemoryInfo:
         """Return this machine's memory, or what the system leaves to the process."""
@@ -176,7 +177,7 @@ class CpuBackend:
         }
 
     def _find(self, reservation: Reservation) -> HostReservation:
-        found = self._reservations.get(cast("int", reservation.address))
+        found = self._reservations.get(reservation.address)
         if found is None:
             raise ValueError(
                 f"reservation must be one of this backend ({self.device}) that was "

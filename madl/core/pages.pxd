@@ -50,7 +50,7 @@ cdef class Pages:
     cpdef void decommit(self, Py_ssize_t first, Py_ssize_t stop) noexcept
     @cython.locals(first=Py_ssize_t, stop=Py_ssize_t, page=Py_ssize_t, start=Py_ssize_t)
     cpdef list missing_runs(self, long long offset, long long nbytes)
-    @cython.locals(first=Py_ssize_t, stop=Py_ssize_t)
-    cpdef tuple last_idle_run(self, Py_ssize_t below, Py_ssize_t most)
+    @cython.locals(first=Py_ssize_t, stop=Py_ssize_t, lowest=Py_ssize_t)
+    cpdef tuple last_idle_run(self, Py_ssize_t most, Py_ssize_t keep_first=*, Py_ssize_t keep_stop=*)
     @cython.locals(states="unsigned char*", committed=Py_ssize_t, idle=Py_ssize_t, expected=Py_ssize_t, first=Py_ssize_t, stop=Py_ssize_t, live=Py_ssize_t)
     cpdef check(self, list free_blocks)

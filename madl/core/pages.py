@@ -38,7 +38,7 @@ class Pages:
         self.states = _states(count)
         self.committed = 0
         self.idle = 0
-        self.top = 0  # no page from here up has ever been committed
+        self.top = 0  # no page from here up is committed
 
     def __del__(self) -> None:
         _discard(self.states)
@@ -106,6 +106,10 @@ class Pages:
         _set(self.states, 0, first, stop)
         self.committed -= stop - first
         self.idle -= stop - first
+        if stop == self.top:
+            while first > 0 and self.states[first - 1] == 0:
+                first -= 1
+            self.top = first
 
     def missing_runs(self, offset: int, nbytes: int) -> list[tuple[int, int]]:
         """Return the runs ``(first, stop)`` not committed under a range of bytes."""
@@ -123,19 +127,27 @@ class Pages:
                 page += 1
         return runs
 
-    def last_idle_run(self, below: int, most: int) -> tuple[int, int]:
-        """Return the highest run of at most ``most`` idle pages under page ``below``.
+    def last_idle_run(
+        self, most: int, keep_first: int = 0, keep_stop: int = 0
+    ) -> tuple[int, int]:
+        """Return the highest run of at most ``most`` idle pages.
 
-        ``(0, 0)`` when there is none. O(pages) in the worst case, at the speed of
-        memory: one byte a page.
+        ``(0, 0)`` when there is none. O(pages) in the worst case, below the highest
+        committed one, at the speed of memory: one byte a page.
+
+        Args:
+            most: Pages, at least 1.
+            keep_first: The run has no page from here up to ``keep_stop``.
+            keep_stop: Higher than ``keep_first``, or both are 0.
         """
-        if below > self.top:
-            below = self.top
-        stop = _last(self.states, 2, 0, below) + 1
+        stop = _last(self.states, 2, 0, self.top) + 1
+        if keep_first < stop <= keep_stop:
+            stop = _last(self.states, 2, 0, keep_first) + 1
         if stop == 0:
             return (0, 0)
+        lowest = keep_stop if stop > keep_stop else 0
         first = stop - 1
-        while first > 0 and stop - first < most and self.states[first - 1] == 2:
+        while first > lowest and stop - first < most and self.states[first - 1] == 2:
             first -= 1
         return (first, stop)
 

@@ -1,5 +1,6 @@
 # What the other compiled modules may use of _compiled.pyx.
 cimport cython
+from cpython.object cimport PyObject
 from madl.core.first_fit cimport FirstFit
 from madl.core.skiplist cimport word
 from madl.hotpath.bins cimport Bin, Bins, Block
@@ -14,10 +15,12 @@ cdef class HotArena:
 
 @cython.final
 cdef class Memory:
-    cdef HotPool owner
+    # The pool, and what backs views of the memory, or NULL. Owned, but plain pointers:
+    # Cython would first set them to None, and count that reference, in every handle.
+    cdef PyObject* owner
+    cdef PyObject* root
     cdef Block* block
     cdef word size
-    cdef public object _root
 
 cdef class HotPool:
     cdef Bins bins

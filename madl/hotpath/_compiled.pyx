@@ -41,6 +41,7 @@ from madl.hotpath.bins cimport (
     round_up,
     slot_for,
 )
+from madl.hotpath.fastcall cimport PyMethodDef, replace_method
 
 from madl.hotpath.shared import LARGEST_REQUEST_NBYTES, BlockState, cold
 
@@ -132,23 +133,24 @@ cdef class Memory:
 
         Complexity: O(1). Thread-safe; takes no lock and never calls the device.
         """
-        cdef HotPool owner = self.owner
         cdef Block* block = NULL
         if self.block is not NULL:
-            enter(&owner.bins)  # two threads may free the same handle
+            enter(&(<HotPool>self.owner).bins)  # two threads may free the same handle
             block = self.block
             self.block = NULL
-            leave(&owner.bins)
+            leave(&(<HotPool>self.owner).bins)
         if block is NULL:
             raise cold["refuse_free"](self)
-        if self._root is None:
-            owner.take_back(block)
+        if self.root is NULL:
+            (<HotPool>self.owner).take_back(block)
         else:
             self._root = None
 
     def __dealloc__(self):
-        if self.block is not NULL and self._root is None:
-            self.owner.take_back(self.block)
+        if self.block is not NULL and self.root is NULL:
+            (<HotPool>self.owner).take_back(self.block)
+        Py_XDECREF(self.root)
+        Py_XDECREF(self.owner)
 
     def __enter__(self):
         return self
@@ -172,13 +174,15 @@ cdef class Memory:
 
     def _keep_by(self, root):
         """Let a root hold the block through a keeper of its own; the first wins."""
-        cdef Memory keeper = self.owner.handle(NULL, self.size)
+        cdef HotPool owner = <HotPool>self.owner
+        cdef Memory keeper = owner.handle(NULL, self.size)
         root.keeper = keeper
-        enter(&self.owner.bins)
-        if self._root is None:
+        enter(&owner.bins)
+        if self.root is NULL:
             keeper.block = self.block
-            self._root = root
-        leave(&self.owner.bins)
+            Py_INCREF(root)
+            self.root = <PyObject*>root
+        leave(&owner.bins)
 
     def _forget_block(self):
         """Keep the block no longer, without freeing it."""
@@ -190,8 +194,22 @@ cdef class Memory:
         self.size, other.size = other.size, self.size
 
     @property
+    def _root(self):
+        return None if self.root is NULL else <object>self.root
+
+    @_root.setter
+    def _root(self, value):
+        cdef PyObject* old = self.root
+        if value is None:
+            self.root = NULL
+        else:
+            Py_INCREF(value)
+            self.root = <PyObject*>value
+        Py_XDECREF(old)
+
+    @property
     def _pool(self):
-        return self.owner
+        return <object>self.owner
 
     @property
     def _nbytes(self):
@@ -200,7 +218,7 @@ cdef class Memory:
     @property
     def pool(self):
         """The pool that the memory came from."""
-        return self.owner
+        return <object>self.owner
 
     @property
     def nbytes(self):
@@ -377,36 +395,7 @@ cdef class HotPool:
         Complexity: O(1) when a block of the same rounded size was freed lately, else
         O(log n) in the pool's free blocks. Thread-safe.
         """
-        cdef word size
-        cdef int overflow = 0
-        if (
-            type(nbytes) is not int
-            or alignment is not None
-            or stream is not None
-            or tag is not None
-            or active_watches
-        ):
-            return self._allocate_with(nbytes, alignment, stream, tag)
-        size = PyLong_AsLongLongAndOverflow(nbytes, &overflow)
-        if overflow or size <= 0 or size > self._most_nbytes:
-            return self._allocate_with(nbytes, None, None, None)
-        # The handle first: it is the one step that may fail or run a finalizer.
-        cdef Memory memory = Memory.__new__(Memory)
-        memory.owner = self
-        memory.size = size
-        cdef Block* block = NULL
-        enter(&self.bins)
-        block = pop(&self.bins, round_up(size))
-        if block is not NULL:
-            count_live(&self.bins, block, size)
-        leave(&self.bins)
-        if block is NULL:
-            block = self.miss(size)
-            enter(&self.bins)
-            count_live(&self.bins, block, size)
-            leave(&self.bins)
-        memory.block = block
-        return memory
+        return self._allocate_with(nbytes, alignment, stream, tag)
 
     @cython.final
     cdef int take_back(self, Block* block) except -1:
@@ -445,7 +434,8 @@ cdef class HotPool:
     @cython.final
     cdef Memory handle(self, Block* block, word size):
         cdef Memory memory = Memory.__new__(Memory)
-        memory.owner = self
+        Py_INCREF(self)
+        memory.owner = <PyObject*>self
         memory.size = size
         memory.block = block
         return memory
@@ -705,6 +695,64 @@ cdef class HotPool:
                     Py_XDECREF(seen[i].watch)
             slab = slab.next
         return states
+
+
+allocate_with_options = HotPool.allocate
+cdef bytes allocate_doc = (
+    "allocate($self, nbytes, *, alignment=None, stream=None, tag=None)\n--\n\n"
+    + allocate_with_options.__doc__
+).encode()
+cdef PyMethodDef allocate_method
+replace_method(HotPool, &allocate_method, b"allocate", <void*>allocate, allocate_doc)
+
+
+cdef object allocate(
+    HotPool pool, PyObject** arguments, Py_ssize_t count, PyObject* names
+):
+    """Serve an allocation without options from its bin, or from the index."""
+    cdef word size
+    cdef int overflow = 0
+    if (
+        count != 1
+        or names is not NULL
+        or active_watches
+        or type(<object>arguments[0]) is not int
+    ):
+        return allocate_unusual(pool, arguments, count, names)
+    size = PyLong_AsLongLongAndOverflow(<object>arguments[0], &overflow)
+    if overflow or size <= 0 or size > pool._most_nbytes:
+        return allocate_unusual(pool, arguments, count, names)
+    # The handle first: it is the one step that may fail or run a finalizer.
+    cdef Memory memory = Memory.__new__(Memory)
+    Py_INCREF(pool)
+    memory.owner = <PyObject*>pool
+    memory.size = size
+    cdef Block* block = NULL
+    enter(&pool.bins)
+    block = pop(&pool.bins, round_up(size))
+    if block is not NULL:
+        count_live(&pool.bins, block, size)
+    leave(&pool.bins)
+    if block is NULL:
+        block = pool.miss(size)
+        enter(&pool.bins)
+        count_live(&pool.bins, block, size)
+        leave(&pool.bins)
+    memory.block = block
+    return memory
+
+
+cdef object allocate_unusual(
+    HotPool pool, PyObject** arguments, Py_ssize_t count, PyObject* names
+):
+    """Hand the arguments of ``allocate`` on, whatever they are."""
+    cdef Py_ssize_t i
+    given = [<object>arguments[i] for i in range(count)]
+    options = {}
+    if names is not NULL:
+        for i, name in enumerate(<tuple><object>names):
+            options[name] = <object>arguments[count + i]
+    return allocate_with_options(pool, *given, **options)
 
 
 cdef _state(Block* block):

@@ -77,14 +77,15 @@ class BothArenas:
             with pytest.raises(UnknownBlockError):
                 self.real.free(offset, nbytes)
 
-    def decommit(self, below: int, most: int) -> None:
-        """Take the highest run of idle pages away."""
-        idle = [page for page in self.reference.idle() if page < below]
+    def decommit(self, most: int, keep: tuple[int, int]) -> None:
+        """Take the highest run of idle pages away, but none of those to keep."""
+        kept = range(*keep)
+        idle = [page for page in self.reference.idle() if page not in kept]
         expected = idle[-1:]
         while expected and len(expected) < most and expected[0] - 1 in idle:
             expected.insert(0, expected[0] - 1)
 
-        first, stop = self.real.pages.last_idle_run(below, most)
+        first, stop = self.real.pages.last_idle_run(most, *keep)
 
         assert list(range(first, stop)) == expected
         if expected:
@@ -134,9 +135,13 @@ class FirstFitAgainstReference(RuleBasedStateMachine):
     def free_what_is_free(self, offset: int) -> None:
         self.both.free_what_is_free(offset)
 
-    @rule(below=st.integers(0, PAGES), most=st.integers(1, PAGES))
-    def decommit(self, below: int, most: int) -> None:
-        self.both.decommit(below, most)
+    @rule(
+        most=st.integers(1, PAGES),
+        first=st.integers(0, PAGES),
+        count=st.integers(1, PAGES),
+    )
+    def decommit(self, most: int, first: int, count: int) -> None:
+        self.both.decommit(most, (first, first + count))
 
     @invariant()
     def same_blocks_and_pages(self) -> None:
@@ -166,7 +171,9 @@ def test_a_walk_of_thousands_of_steps(seed: int, look_ahead: int) -> None:
             case 4:
                 both.allocate_aligned(draw.randrange(1, 32), 1 << draw.randrange(6))
             case 5:
-                both.decommit(draw.randrange(PAGES + 1), draw.randrange(1, 6))
+                first = draw.randrange(PAGES + 1)
+                keep = (first, first + draw.randrange(1, 6))
+                both.decommit(draw.randrange(1, 6), keep)
             case 6:
                 both.free_what_is_free(draw.randrange(ARENA_NBYTES))
             case _:

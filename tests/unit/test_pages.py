@@ -140,24 +140,26 @@ def test_missing_runs_are_cut_to_the_range(
 
 
 @pytest.mark.parametrize(
-    ("below", "most", "run"),
+    ("most", "keep", "run"),
     [
-        (7, 9, (5, 7)),
-        (7, 1, (6, 7)),
-        (6, 9, (5, 6)),
-        (5, 9, (1, 3)),
-        (3, 1, (2, 3)),
-        (2, 9, (1, 2)),
-        (1, 9, (0, 0)),
-        (99, 9, (5, 7)),
+        (9, (0, 0), (5, 7)),
+        (1, (0, 0), (6, 7)),
+        (9, (0, 5), (5, 7)),
+        (9, (4, 6), (6, 7)),
+        (9, (7, 9), (5, 7)),
+        (9, (6, 9), (5, 6)),
+        (9, (4, 7), (1, 3)),
+        (1, (3, 9), (2, 3)),
+        (9, (2, 9), (1, 2)),
+        (9, (1, 7), (0, 0)),
     ],
 )
-def test_the_last_idle_run_lies_below_a_page(
-    below: int, most: int, run: tuple[int, int]
+def test_the_last_idle_run_has_none_of_the_pages_to_keep(
+    most: int, keep: tuple[int, int], run: tuple[int, int]
 ) -> None:
     pages = make_pages("LiiL.ii....")
 
-    assert pages.last_idle_run(below, most) == run
+    assert pages.last_idle_run(most, *keep) == run
 
 
 def test_check_accepts_what_the_calls_made() -> None:
