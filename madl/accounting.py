@@ -18,7 +18,7 @@ def collect_stats(
     pool: HotPool, growth: Growth, tags: dict[str, TagUsage]
 ) -> PoolStats:
     """Return a pool's figures. O(blocks + pages); the pool's lock is held."""
-    states = pool._block_states()
+    states = pool._all_states()
     live = [state for state in states if state.is_live]
     largest = max(
         (largest_free_nbytes(_snapshot(arena, states)) for arena in growth.arenas),
@@ -40,10 +40,10 @@ def collect_stats(
         fragmentation_ratio=1 - largest / free if free else 0.0,
         allocation_count=pool._allocation_count,
         free_count=pool._allocation_count - len(live),
-        miss_count=pool._miss_count,
+        miss_count=pool._all_misses(),
         search_steps=sum(arena.blocks.index.visits for arena in growth.arenas),
         backend_calls=growth.backend.calls,
-        recycled_pages=growth.recycled_pages,
+        recycled_pages=sum(one.recycled_pages for one in growth.family),
         tags={tag: usage.stats() for tag, usage in tags.items()},
     )
 
@@ -51,7 +51,7 @@ def collect_stats(
 def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
     """Return where every block lies. O(blocks + pages); the pool's lock is held."""
     arenas = growth.all_arenas()  # first, as in check
-    states = pool._block_states()
+    states = pool._all_states()
     return PoolSnapshot(
         device=pool.device,
         live_nbytes=pool._live_nbytes,
@@ -68,7 +68,7 @@ def check(pool: HotPool, growth: Growth) -> None:
     """
     # Arenas first: an arena that a finalizer adds meanwhile would have no block.
     arenas = growth.all_arenas()
-    states = pool._block_states()
+    states = pool._all_states()
     for arena in arenas:
         arena.blocks.check()
         _check_tiling(arena, _snapshot(arena, states))
@@ -85,7 +85,7 @@ def _check_sums(pool: HotPool) -> None:
         if attempt:
             time.sleep(attempt / 10_000)  # lets a thread that is in between finish
         before = _counters(pool)
-        states = pool._block_states()
+        states = pool._all_states()
         sums = (
             sum(state.capacity for state in states if not state.is_live),
             sum(state.nbytes for state in states if state.is_live),

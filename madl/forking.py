@@ -55,7 +55,9 @@ def _after_in_child() -> None:
     _turn = threading.RLock()
     _held.clear()
     for pool in _all_pools():
-        pool._lock = threading.Lock()
+        lock = threading.Lock()
+        for lane in pool._family():
+            lane._lock = lock
         pool._lock_holder = 0
         if not IS_COMPILED:  # compiled code cannot be in the middle of a free
             _recount(pool)
@@ -66,7 +68,7 @@ def _recount(pool: HotPool) -> None:
 
     What it had in hand stays live for ever, like all else that it held.
     """
-    states = pool._block_states()
+    states = pool._all_states()
     live_nbytes = sum(state.nbytes for state in states if state.is_live)
     binned_nbytes = sum(state.capacity for state in states if not state.is_live)
     if (live_nbytes, binned_nbytes) != (pool._live_nbytes, pool._binned_nbytes):

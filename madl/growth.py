@@ -6,7 +6,10 @@ reservation is a segment; a miss then releases the empty segments and takes one 
 their bytes, so that segments become fewer and larger.
 """
 
+from itertools import chain
+
 from madl import backing
+from madl.apart import Apart
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
@@ -14,6 +17,7 @@ from madl.budget import Budget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.options import PoolOptions
+from madl.ordering import StreamOrder
 from madl.sizes import align_up
 
 SEGMENT_NBYTES = 2 << 20
@@ -40,15 +44,45 @@ class Growth:
     ) -> None:
         self.backend = backend
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
-        self.apart: list[Arena] = []  # arenas of one block each, within the same limit
         self.options = options
         self.budget = Budget(options.limit_nbytes)
+        self.apart = Apart(backend, self.budget, self._over_the_limit)
         self.recycled_pages = 0
+        # One for each stream, this one included: they share budget and arenas apart.
+        self.family = [self]
+        self.order = StreamOrder.of(backend, None)
+
+    def branch(
+        self, bands: tuple[list[Arena], list[Arena]], stream: object
+    ) -> "Growth":
+        """Return what finds memory for the blocks of another stream."""
+        growth = Growth(self.backend, bands, self.options)
+        growth.apart, growth.budget = self.apart, self.budget
+        growth.family = self.family
+        growth.order = StreamOrder.of(self.backend, stream)
+        self.family.append(growth)
+        return growth
+
+    def absorb(self, other: "Growth") -> None:
+        """Take over the arenas of a stream that is used no more."""
+        self.order.follow(other.order)
+        for mine, theirs in zip(self.bands, other.bands, strict=True):
+            mine += theirs
+            theirs.clear()
+        self.recycled_pages += other.recycled_pages
+        self.family.remove(other)
+
+    @property
+    def own_arenas(self) -> list[Arena]:
+        """Arenas of this stream's blocks, those of small ones first."""
+        return [*self.bands[0], *self.bands[1]]
 
     @property
     def arenas(self) -> list[Arena]:
-        """Arenas that blocks are placed in, those of small blocks first."""
-        return [*self.bands[0], *self.bands[1]]
+        """Arenas that blocks of any stream are placed in."""
+        if len(self.family) == 1:
+            return [*self.bands[0], *self.bands[1]]
+        return [arena for growth in self.family for arena in growth.own_arenas]
 
     @property
     def reserved_nbytes(self) -> int:
@@ -57,7 +91,7 @@ class Growth:
 
     def all_arenas(self) -> list[Arena]:
         """Return the arenas that blocks are placed in, then those of one block."""
-        return [*self.arenas, *self.apart]
+        return [*self.arenas, *self.apart.arenas]
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block of ``nbytes`` bytes; find pages for it first.
@@ -107,7 +141,8 @@ class Growth:
         For a pool at its limit, or on a device that is full: the first place that is
         large enough may lie where pages were taken away, and one further up not.
         """
-        for arena in [*self.bands[band], *self.bands[1 - band]]:
+        others = [growth.own_arenas for growth in self.family if growth is not self]
+        for arena in chain(self.bands[band], self.bands[1 - band], *others):
             for start, free_nbytes in arena.blocks.free_blocks():
                 offset = arena.align(start, alignment)
                 is_room = offset + nbytes <= start + free_nbytes
@@ -117,10 +152,31 @@ class Growth:
 
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
         """Commit the pages under a range; return False when over the limit."""
-        donors = self.arenas if self.options.recycle else []
+        donors = self._donors() if self.options.recycle else []
         recycled = backing.back(arena, offset, nbytes, donors, self.budget.room_nbytes)
         self.recycled_pages += max(recycled, 0)
         return recycled >= 0
+
+    def _donors(self) -> list[Arena]:
+        """Return the arenas whose idle pages may be taken now, without waiting."""
+        if not self.order.is_ordered:
+            return self.arenas
+        return [
+            arena
+            for growth in self.family
+            if any(arena.blocks.pages.idle for arena in growth.own_arenas)
+            and growth.order.is_done()
+            for arena in growth.own_arenas
+        ]
+
+    def settle(self) -> None:
+        """Wait until the device has done all work that is queued in any stream."""
+        for growth in self.family:
+            growth.order.wait()
+
+    def is_own(self, arena: Arena) -> bool:
+        """Return whether an arena's blocks are of this stream."""
+        return arena in self.bands[0] or arena in self.bands[1]
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(
@@ -193,58 +249,17 @@ class Growth:
             look_ahead=self.options.look_ahead_of(band),
         )
 
-    def place_apart(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
-        """Take a block in a reservation of its own; nothing else is touched.
-
-        Args:
-            nbytes: Bytes, a multiple of the backend's granularity.
-            alignment: What the address is a multiple of; 0 for the backend's own.
-
-        Raises:
-            OutOfMemoryError: As for ``place``.
-        """
-        spare = align_up(
-            max(alignment - self.backend.alignment, 0), self.backend.granularity
-        )
-        room = self.budget.room_nbytes
-        if room is not None and nbytes > room:
-            raise self._over_the_limit(nbytes)
-        arena = Arena(
-            self.backend,
-            nbytes + spare,
-            self.budget,
-            page_nbytes=self.backend.granularity,
-            look_ahead=1,
-            is_apart=True,
-        )
-        self.apart.append(arena)
-        offset = arena.align(0, alignment)
-        try:
-            if not arena.is_segment:
-                arena.commit(*arena.pages_under(offset, nbytes))
-        except BaseException:
-            self.release_apart(arena)
-            raise
-        arena.blocks.take(offset, nbytes)
-        return arena, offset
-
-    def release_apart(self, arena: Arena) -> None:
-        """Give the reservation of a block placed apart back."""
-        arena.release()
-        self.apart.remove(arena)  # last: what the device keeps, the pool counts
-
     def trim(self, keep: int) -> int:
         """Give memory back until at most ``keep`` bytes are committed.
 
-        Idle pages go, the highest first; arenas without a live block go whole.
+        Idle pages go, the highest first; arenas without a live block go whole. The
+        device has done its work in them by now: see ``settle``.
 
         Returns:
             Bytes given back to the device.
         """
         before = self.budget.committed_nbytes
-        # Those that the device did not take back at once.
-        for arena in [arena for arena in self.apart if arena.blocks.is_empty()]:
-            self.release_apart(arena)
+        self.apart.release_empty()
         for arena in reversed(self.arenas):
             if arena.is_segment:
                 if arena.blocks.is_empty() and self.budget.committed_nbytes > keep:
@@ -265,9 +280,10 @@ class Growth:
 
     def _close(self, arena: Arena) -> None:
         arena.release()
-        for band in self.bands:
-            if arena in band:
-                band.remove(arena)
+        for growth in self.family:
+            for band in growth.bands:
+                if arena in band:
+                    band.remove(arena)
 
     def stop_placing(self) -> None:
         """Take the arenas out of the pool's sight, so that it finds no place any more.

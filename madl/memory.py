@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 from madl import hotpath
+from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError, NotContiguousError
 from madl.hotpath import Memory
 from madl.location import Slice, has_slices, host_address, locate
@@ -84,7 +85,9 @@ def tag(memory: Memory) -> str | None:
 def stream(memory: Memory) -> object:
     """Return the stream that owns the memory."""
     locate(memory, "stream")
-    return None
+    while isinstance(memory._root, Slice):
+        memory = memory._root.parent
+    return memory._pool._stream
 
 
 def cut(memory: Memory, part: slice) -> Memory:
@@ -215,11 +218,15 @@ def _refuse_to_move(memory: Memory) -> None:
 
 
 def record_stream(memory: Memory, stream: object) -> None:
-    """Refuse: no device of this release is stream-ordered."""
+    """Note that queued work of another stream uses the memory."""
     locate(memory, "record_stream()")
-    raise MissingCapabilityError(
-        memory._pool.device, "streams", f"leave out record_stream({stream!r})"
-    )
+    if Capability.STREAM_ORDERED not in memory._pool.capabilities:
+        raise MissingCapabilityError(
+            memory._pool.device, "streams", f"leave out record_stream({stream!r})"
+        )
+    while isinstance(memory._root, Slice):
+        memory = memory._root.parent
+    memory._pool._record_stream(memory, stream)
 
 
 def describe(memory: Memory) -> str:

@@ -16,9 +16,9 @@ from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend
 from madl.errors import MadlError
+from madl.lanes import StreamPool
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
-from madl.slowpath import SlowPool
 from madl.snapshot import PoolSnapshot
 from madl.stats import PoolStats
 
@@ -32,7 +32,7 @@ class ClosedPool(NamedTuple):
     """Tags and their live bytes, the largest first."""
 
 
-class Pool(SlowPool):
+class Pool(StreamPool):
     """Memory of one device under one limit.
 
     Args:
@@ -160,11 +160,13 @@ class Pool(SlowPool):
             What is still live: a leak, if nobody means to use it any more.
         """
         with self._locked():
-            self._is_closed = True
-            self._growth.stop_placing()
-            self._return_every_free()
+            self._was_closed = True
+            for lane in self._family():
+                lane._growth.stop_placing()
+                lane._return_every_free()
+            self._growth.settle()
             self._release_idle(0)
-            live = [state for state in self._block_states() if state.is_live]
+            live = [state for state in self._all_states() if state.is_live]
         held: Counter[str | None] = Counter()
         for state in live:
             held[state.tag] += state.nbytes

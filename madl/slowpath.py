@@ -8,6 +8,7 @@ import contextlib
 import functools
 import sys
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,7 +17,6 @@ from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.errors import (
     MadlError,
-    MissingCapabilityError,
     NativeFailure,
     OutOfMemoryError,
     OutOfMemoryReport,
@@ -38,15 +38,17 @@ from madl.options import (
 )
 from madl.reclaim import Reclaimers, Step, raise_after
 from madl.sizes import align_up, check_alignment, parse_nbytes
-from madl.watch import BlockWatch, TagUsage
+from madl.watch import BlockWatch, TagUsage, effective_tag
 
 
 class SlowPool(HotPool):
     """What happens to a request that the hot path does not serve by itself."""
 
+    _was_closed = False
+    _stream: object = None
+
     def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
         super().__init__()
-        self._is_closed = False
         self._backend = backend
         self._options = options
         self.device = backend.device
@@ -55,10 +57,35 @@ class SlowPool(HotPool):
             self._most_nbytes = min(self._most_nbytes, options.limit_nbytes)
         if options.has_bands:
             self._small_nbytes = SMALL_NBYTES
-        bands = cast("tuple[list[Arena], list[Arena]]", self._bands)
-        self._growth = Growth(backend, bands, options)
+        self._growth = self._make_growth(
+            cast("tuple[list[Arena], list[Arena]]", self._bands)
+        )
         self._reclaimers = Reclaimers()
         self._tags: dict[str, TagUsage] = {}
+
+    def _make_growth(self, bands: tuple[list[Arena], list[Arena]]) -> Growth:
+        return Growth(self._backend, bands, self._options)
+
+    @property
+    def _head(self) -> "SlowPool":
+        """The pool itself, for whatever is one of its lanes."""
+        return self
+
+    @abstractmethod
+    def _lane_of(self, stream: object) -> "SlowPool":
+        """Return the lane of a stream, or raise where there are none."""
+
+    @abstractmethod
+    def _take_back_all(self) -> None:
+        """Give all that is free back to the indexes, where it coalesces."""
+
+    @abstractmethod
+    def _wait_for_streams(self) -> None:
+        """Wait for all queued work, so that all that is free can be used anywhere."""
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._head._was_closed
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -88,11 +115,11 @@ class SlowPool(HotPool):
     ) -> Memory:
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
-        tag = _effective_tag(tag)
+        tag = effective_tag(tag)
         if stream is not None:
-            raise MissingCapabilityError(
-                self.device, "streams", "allocate without stream="
-            )
+            lane = self._lane_of(stream)
+            if lane is not self:
+                return lane.allocate(asked, alignment=alignment, tag=tag)
         if asked > self._most_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
             raise self._out_of_memory(asked, capacity, (), None)
@@ -119,7 +146,7 @@ class SlowPool(HotPool):
         self._refuse_if_closed()
         capacity = align_up(nbytes, self._backend.granularity)
         try:
-            arena, offset = self._growth.place_apart(capacity, alignment)
+            arena, offset = self._growth.apart.place(capacity, alignment)
         except OutOfMemoryError as refused:
             raise self._out_of_memory(
                 nbytes, capacity, (), refused.report.native
@@ -169,6 +196,8 @@ class SlowPool(HotPool):
 
     def _steps(self, capacity: int) -> Iterator[Step]:
         """Yield what to try, in order, before a request fails."""
+        if self._growth.order.is_ordered:
+            yield Step("waiting for the device", self._wait_for_streams)
         if not self._options.recycle:  # else idle pages have been used already
             room = (self._options.limit_nbytes or capacity) - capacity
             yield Step("trim", functools.partial(self._trim, room))
@@ -182,13 +211,15 @@ class SlowPool(HotPool):
             self._lock_holder = ident
             try:
                 self._refuse_if_closed()  # again: a reclaimer may have closed it
-                self._take_back_returned()
-                self._flush()
+                self._take_back_all()
                 growth = self._growth
                 arena, offset = growth.place(capacity, alignment)
                 self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+                is_own = growth.is_own(arena)
+                if not is_own:
+                    self._users[arena, offset] = [growth.order]
                 block = self._block_at(
-                    arena, offset, capacity, is_binned=alignment == 0
+                    arena, offset, capacity, is_binned=is_own and alignment == 0
                 )
             finally:
                 self._lock_holder = 0
@@ -197,7 +228,7 @@ class SlowPool(HotPool):
         return block
 
     def _release_apart(self, arena: HotArena) -> None:
-        self._growth.release_apart(cast("Arena", arena))
+        self._growth.apart.release(cast("Arena", arena))
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -217,7 +248,7 @@ class SlowPool(HotPool):
         numbers = {}
         if self._lock_holder != threading.get_ident():
             with self._locked():
-                stats = accounting.collect_stats(self, self._growth, self._tags)
+                stats = accounting.collect_stats(self._head, self._growth, self._tags)
             live = stats.live_nbytes + stats.padding_nbytes
             numbers = {
                 "committed_nbytes": stats.committed_nbytes,
@@ -242,13 +273,13 @@ class SlowPool(HotPool):
 
     def _trim(self, keep: int) -> int:
         with self._locked():
+            self._growth.settle()
             before = self._growth.budget.committed_nbytes
             self._release_idle(keep)
             return before - self._growth.budget.committed_nbytes
 
     def _release_idle(self, keep: int) -> None:
-        self._take_back_returned()
-        self._flush()
+        self._take_back_all()
         self._growth.trim(keep)
 
     def _freed_after_close(self) -> None:
@@ -262,20 +293,10 @@ class SlowPool(HotPool):
             try:
                 # No free raises because of the device; the next one tries again.
                 with contextlib.suppress(MadlError):
+                    self._growth.settle()
                     self._release_idle(0)
             finally:
                 self._lock_holder = 0
                 self._lock.release()
-            if not self._has_returned():
+            if not any(lane._has_returned() for lane in self._family()):
                 return
-
-
-def _effective_tag(tag: str | None) -> str | None:
-    """Return the tag that an allocation gets: its own, or that of its context."""
-    if tag is None:
-        return events.current_tag.get()
-    if not isinstance(tag, str):
-        raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
-    if not tag.isprintable():
-        raise ValueError(f"tag must be printable and on one line, got {tag!r}")
-    return tag

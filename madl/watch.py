@@ -78,3 +78,14 @@ class BlockWatch(Watch):
             self._usage.count_freed(self._nbytes, self._padding)
         for listener, allocation_id in self._heard:
             listener.freed(allocation_id)
+
+
+def effective_tag(tag: str | None) -> str | None:
+    """Return the tag that an allocation gets: its own, or that of its context."""
+    if tag is None:
+        return events.current_tag.get()
+    if not isinstance(tag, str):
+        raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
+    if not tag.isprintable():
+        raise ValueError(f"tag must be printable and on one line, got {tag!r}")
+    return tag

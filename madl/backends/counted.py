@@ -1,6 +1,7 @@
 """A backend that counts the calls it passes on."""
 
-from typing import cast
+from collections.abc import Hashable
+from typing import Any, cast
 
 from madl.backends.protocol import (
     Backend,
@@ -9,12 +10,17 @@ from madl.backends.protocol import (
     MemoryInfo,
     RemapBackend,
     Reservation,
+    ViewBackend,
 )
 from madl.errors import MissingCapabilityError
 
 
 class CountedBackend:
-    """Passes every call on and counts it, refused ones too."""
+    """Passes every call on; counts those that manage memory, refused ones too.
+
+    Copies, fills and views are the user's own work, and a question changes nothing:
+    they are not counted.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.inner = backend
@@ -31,6 +37,7 @@ class CountedBackend:
         self._remapping = (
             cast("RemapBackend", backend) if Capability.REMAP in can else None
         )
+        self._viewing = cast("ViewBackend", backend) if Capability.VIEW in can else None
         self.calls = 0
 
     def reserve(self, nbytes: int) -> Reservation:
@@ -75,6 +82,99 @@ class CountedBackend:
         if self._remapping is None:
             raise self._lies("REMAP")
         self._remapping.remap(reservation, source, destination, nbytes, into=into)
+
+    def copy_from_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy host memory to a range."""
+        copying = self._having(Capability.COPY)
+        copying.copy_from_host(reservation, offset, source, stream=stream)
+
+    def copy_to_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy a range to host memory."""
+        copying = self._having(Capability.COPY)
+        copying.copy_to_host(reservation, offset, destination, stream=stream)
+
+    def copy_inside(
+        self,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy a range to another one of the device."""
+        self._having(Capability.COPY).copy_inside(
+            source,
+            source_offset,
+            destination,
+            destination_offset,
+            nbytes,
+            stream=stream,
+        )
+
+    def fill(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Set every byte of a range."""
+        filling = self._having(Capability.FILL)
+        filling.fill(reservation, offset, nbytes, value, stream=stream)
+
+    def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
+        """Return the device's own object for a range."""
+        if self._viewing is None:
+            raise self._lies("VIEW")
+        return self._viewing.view(reservation, offset, nbytes)
+
+    def stream_key(self, stream: object) -> Hashable:
+        """Return what is equal for two objects of one stream; not counted."""
+        key: Hashable = self._having(Capability.STREAM_ORDERED).stream_key(stream)
+        return key
+
+    def record(self, stream: object) -> object:
+        """Return an event at the end of a stream."""
+        self.calls += 1
+        event: object = self._having(Capability.STREAM_ORDERED).record(stream)
+        return event
+
+    def is_done(self, event: object) -> bool:
+        """Return whether an event has been reached; not counted."""
+        return bool(self._having(Capability.STREAM_ORDERED).is_done(event))
+
+    def wait(self, stream: object, event: object) -> None:
+        """Let a stream wait for an event."""
+        self.calls += 1
+        self._having(Capability.STREAM_ORDERED).wait(stream, event)
+
+    def synchronize(self, event: object) -> None:
+        """Wait for an event."""
+        self.calls += 1
+        self._having(Capability.STREAM_ORDERED).synchronize(event)
+
+    def _having(self, capability: Capability) -> Any:  # noqa: ANN401  # which protocol it has, its capability says
+        if capability not in self.capabilities:
+            raise self._lies(str(capability.name))
+        return self.inner
 
     def _lies(self, capability: str) -> MissingCapabilityError:
         return MissingCapabilityError(

@@ -6,6 +6,7 @@ on. Sizes and offsets are in bytes.
 """
 
 import enum
+from collections.abc import Hashable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -163,3 +164,103 @@ class HugePageBackend(CommitBackend, Protocol):
         Raises:
             MissingCapabilityError: Huge pages were asked for and cannot be had.
         """
+
+
+@runtime_checkable
+class CopyBackend(Backend, Protocol):
+    """A backend with ``Capability.COPY``.
+
+    Without a stream a copy is complete on return. With one it is queued there, and
+    the caller keeps host memory unchanged until that work is done.
+    """
+
+    def copy_from_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy all of ``source``, contiguous bytes, to ``offset``."""
+
+    def copy_to_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from ``offset`` into all of ``destination``, contiguous bytes."""
+
+    def copy_inside(
+        self,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy inside the device; the two ranges do not overlap."""
+
+
+@runtime_checkable
+class FillBackend(Backend, Protocol):
+    """A backend with ``Capability.FILL``."""
+
+    def fill(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Set every byte of a range to ``value``, 0 to 255; complete as for a copy."""
+
+
+@runtime_checkable
+class ViewBackend(Backend, Protocol):
+    """A backend with ``Capability.VIEW``."""
+
+    def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
+        """Return the device API's own object for a part of a reservation.
+
+        It is valid while the reservation is; whoever holds it keeps no memory.
+        """
+
+
+@runtime_checkable
+class StreamOrderedBackend(Backend, Protocol):
+    """A backend with ``Capability.STREAM_ORDERED``: work is queued, and done later.
+
+    An *event* is a position in a stream, reached when all work queued before it is
+    done. Its type is the backend's own; it is dropped, never closed.
+    """
+
+    def stream_key(self, stream: object) -> Hashable:
+        """Return what is equal for two objects that mean one stream of this device.
+
+        Raises:
+            TypeError: ``stream`` is no stream that this backend knows.
+            ValueError: It belongs to another device.
+        """
+
+    def record(self, stream: object) -> object:
+        """Return an event at the end of what is queued on a stream now."""
+
+    def is_done(self, event: object) -> bool:
+        """Return whether an event has been reached, without waiting."""
+
+    def wait(self, stream: object, event: object) -> None:
+        """Let what is queued on ``stream`` from now on wait for an event.
+
+        The device waits; the call returns at once.
+        """
+
+    def synchronize(self, event: object) -> None:
+        """Return when an event has been reached. The host waits."""

@@ -19,6 +19,7 @@ IS_COMPILED = False
 """Whether the compiled body is the one that runs."""
 
 if TYPE_CHECKING:
+    from madl.hotpath.interpreted_join import JoinedPool
     from madl.hotpath.interpreted_memory import Block, Memory
     from madl.hotpath.interpreted_pool import HotPool, change_watch_count
     from madl.hotpath.shared import HotArena
@@ -27,6 +28,7 @@ else:
         from madl.hotpath._compiled import (
             HotArena,
             HotPool,
+            JoinedPool,
             Memory,
             change_watch_count,
         )
@@ -34,6 +36,7 @@ else:
         Block = int  # the compiled body passes addresses of its records around
         IS_COMPILED = True
     except ImportError:
+        from madl.hotpath.interpreted_join import JoinedPool
         from madl.hotpath.interpreted_memory import Block, Memory
 
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -51,6 +54,7 @@ __all__ = [
     "BlockState",
     "HotArena",
     "HotPool",
+    "JoinedPool",
     "Memory",
     "Watch",
     "change_watch_count",

@@ -3,7 +3,7 @@ cimport cython
 from cpython.object cimport PyObject
 from madl.core.first_fit cimport FirstFit
 from madl.core.skiplist cimport word
-from madl.hotpath.bins cimport Bin, Bins, Block
+from madl.hotpath.bins cimport Bin, Bins, Block, Shared
 
 cdef struct Slab
 
@@ -24,6 +24,8 @@ cdef class Memory:
 
 cdef class HotPool:
     cdef Bins bins
+    cdef Shared own
+    cdef HotPool joined  # or None
     cdef Slab* slabs
     # Arenas of small blocks, and of large ones, where a pool tells them apart.
     cdef readonly tuple _bands
@@ -33,7 +35,7 @@ cdef class HotPool:
     cdef public word _most_nbytes  # or the limit: more is refused
     cdef public word _leash_nbytes
     cdef public object _lock
-    cdef public unsigned long _lock_holder
+    cdef public dict _users
     cdef readonly word _miss_count
 
     @cython.final

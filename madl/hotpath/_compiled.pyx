@@ -26,6 +26,7 @@ from madl.hotpath.bins cimport (
     Bin,
     Bins,
     Block,
+    Shared,
     Slot,
     count_live,
     discard,
@@ -57,7 +58,7 @@ cdef int active_watches = 0
 
 # What all pools share: the count of watches, and the list of pools.
 cdef madl_guard guard = 0
-cdef Bins* pools = NULL
+cdef Shared* pools = NULL
 
 
 def change_watch_count(int by):
@@ -71,19 +72,42 @@ def change_watch_count(int by):
 # A thread that is in a guard while another one forks is gone in the child: it would
 # never leave. No Python runs between these calls, so holding all guards is safe.
 cdef void before_fork() noexcept nogil:
-    cdef Bins* bins
+    cdef Shared* shared
     madl_enter(&guard)
-    bins = pools
-    while bins is not NULL:
-        madl_enter(&bins.guard)
-        bins = bins.next
+    shared = pools
+    while shared is not NULL:
+        madl_enter(&shared.guard)
+        shared = shared.next
 
 
 cdef void after_fork() noexcept nogil:
-    cdef Bins* bins = pools
-    while bins is not NULL:
-        madl_leave(&bins.guard)
-        bins = bins.next
+    cdef Shared* shared = pools
+    while shared is not NULL:
+        madl_leave(&shared.guard)
+        shared = shared.next
+    madl_leave(&guard)
+
+
+cdef void enlist(Shared* shared) noexcept nogil:
+    """Let forks know of a pool."""
+    global pools
+    madl_enter(&guard)
+    shared.next = pools
+    if pools is not NULL:
+        pools.previous = shared
+    pools = shared
+    madl_leave(&guard)
+
+
+cdef void delist(Shared* shared) noexcept nogil:
+    global pools
+    madl_enter(&guard)
+    if shared.next is not NULL:
+        shared.next.previous = shared.previous
+    if shared.previous is not NULL:
+        shared.previous.next = shared.next
+    elif pools is shared:
+        pools = shared.next
     madl_leave(&guard)
 
 
@@ -184,6 +208,14 @@ cdef class Memory:
             self.root = <PyObject*>root
         leave(&owner.bins)
 
+    def _unbin(self):
+        """Let the block go to no bin when it is freed, but wait to be taken back."""
+        cdef HotPool owner = <HotPool>self.owner
+        enter(&owner.bins)
+        if self.block is not NULL:
+            self.block.offset_and_flags |= UNBINNED
+        leave(&owner.bins)
+
     def _forget_block(self):
         """Keep the block no longer, without freeing it."""
         self.block = NULL
@@ -218,7 +250,7 @@ cdef class Memory:
     @property
     def pool(self):
         """The pool that the memory came from."""
-        return <object>self.owner
+        return (<HotPool>self.owner)._head
 
     @property
     def nbytes(self):
@@ -320,38 +352,27 @@ cdef class HotPool:
     """
 
     def __cinit__(self, *arguments, **options):
-        global pools
         self.small_arenas = []
         self.large_arenas = []
         self._bands = (self.small_arenas, self.large_arenas)
         self._small_nbytes = LARGEST_REQUEST
         self._most_nbytes = LARGEST_REQUEST
         self._lock = threading.Lock()
-        self.bins.is_guarded = not MADL_HAS_INTERPRETER_LOCK
+        self._users = {}
+        self.bins.shared = &self.own
+        self.own.is_guarded = not MADL_HAS_INTERPRETER_LOCK
+        enlist(&self.own)
         self.bins.slot_count = 256
         self.bins.slots = <Slot*>calloc(self.bins.slot_count, sizeof(Slot))
         if self.bins.slots is NULL:
             raise MemoryError("no memory for the bins of a pool")
-        madl_enter(&guard)
-        self.bins.next = pools
-        if pools is not NULL:
-            pools.previous = &self.bins
-        pools = &self.bins
-        madl_leave(&guard)
 
     def __dealloc__(self):
-        global pools
         cdef Py_ssize_t i
         cdef Slab* slab = self.slabs
         cdef Slab* following
-        madl_enter(&guard)
-        if self.bins.next is not NULL:
-            self.bins.next.previous = self.bins.previous
-        if self.bins.previous is not NULL:
-            self.bins.previous.next = self.bins.next
-        elif pools is &self.bins:
-            pools = self.bins.next
-        madl_leave(&guard)
+        if self.bins.shared is &self.own:
+            delist(&self.own)
         if self.bins.slots is not NULL:
             for i in range(self.bins.slot_count):
                 free(self.bins.slots[i].bin)
@@ -361,21 +382,35 @@ cdef class HotPool:
             free(slab)
             slab = following
 
+    def _share(self, HotPool other):
+        delist(&self.own)
+        self.joined = other  # keeps what is pointed to
+        self.bins.shared = other.bins.shared
+        self._lock = other._lock
+
+    @property
+    def _lock_holder(self):
+        return self.bins.shared.lock_holder
+
+    @_lock_holder.setter
+    def _lock_holder(self, unsigned long ident):
+        self.bins.shared.lock_holder = ident
+
     @property
     def _binned_nbytes(self):
-        return self.bins.binned_nbytes
+        return self.bins.shared.binned_nbytes
 
     @property
     def _live_nbytes(self):
-        return self.bins.live_nbytes
+        return self.bins.shared.live_nbytes
 
     @property
     def _live_high_water(self):
-        return self.bins.live_high_water
+        return self.bins.shared.live_high_water
 
     @property
     def _allocation_count(self):
-        return self.bins.allocation_count
+        return self.bins.shared.allocation_count
 
     def allocate(self, nbytes, *, alignment=None, stream=None, tag=None):
         """Return memory of at least ``nbytes`` bytes; its content is undefined.
@@ -481,20 +516,20 @@ cdef class HotPool:
         cdef word capacity = round_up(nbytes)
         if (
             MADL_HAS_INTERPRETER_LOCK
-            and self._lock_holder == 0
+            and self.bins.shared.lock_holder == 0
             and self.bins.returned is NULL
         ):
             block = self.place(capacity)
-        elif self._lock_holder == threading.get_ident():
+        elif self.bins.shared.lock_holder == threading.get_ident():
             return <Block*><uintptr_t>self._place_apart(nbytes)
         else:
             with self._lock:
-                self._lock_holder = threading.get_ident()
+                self.bins.shared.lock_holder = threading.get_ident()
                 try:
                     self._take_back_returned()
                     block = self.place(capacity)
                 finally:
-                    self._lock_holder = 0
+                    self.bins.shared.lock_holder = 0
         if block is NULL:
             block = <Block*><uintptr_t>self._place_slowly(nbytes, capacity, 0)
         return block
@@ -510,7 +545,7 @@ cdef class HotPool:
         try:
             self._miss_count += 1
             self.flush(&self.bins.filled_large)
-            if self.bins.binned_nbytes > self._leash_nbytes:
+            if self.bins.shared.binned_nbytes > self._leash_nbytes:
                 self.flush(&self.bins.filled_small)
             for arena in band:
                 offset = arena.blocks.allocate(capacity)
@@ -548,7 +583,7 @@ cdef class HotPool:
         block.arena = NULL if arena is None else <PyObject*>arena
         block.watch = NULL
         bin.placed += 1
-        self.bins.binned_nbytes += capacity
+        self.bins.shared.binned_nbytes += capacity
         return block
 
     @cython.final
@@ -654,15 +689,42 @@ cdef class HotPool:
                     return
                 self.bins.returned = block.next
                 arena = <HotArena>block.arena
-                self.unplace(block)
+                if not self._users:
+                    self.unplace(block)
             finally:
                 leave(&self.bins)
-            if arena.is_apart:
+            if self._users:
+                self._unplace_when_unused(<uintptr_t>block, arena, offset_of(block))
+            elif arena.is_apart:
                 self._release_apart(arena)
+
+    def _unplace(self, uintptr_t token):
+        """Give a block back to the index that belongs to no bin."""
+        cdef Block* block = <Block*>token
+        cdef HotArena arena = <HotArena>block.arena
+        enter(&self.bins)
+        try:
+            self.unplace(block)
+        finally:
+            leave(&self.bins)
+        if arena.is_apart:
+            self._release_apart(arena)
 
     def _has_returned(self):
         """Whether blocks wait that belong to no bin."""
         return self.bins.returned is not NULL
+
+    def _unbin_all(self):
+        """Let what is live go to no bin when it is freed, but wait to be taken back."""
+        cdef Slab* slab = self.slabs
+        cdef Py_ssize_t i
+        enter(&self.bins)
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                if slab.blocks[i].bin is not NULL:
+                    slab.blocks[i].offset_and_flags |= UNBINNED
+            slab = slab.next
+        leave(&self.bins)
 
     def _return_every_free(self):
         """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
@@ -695,6 +757,14 @@ cdef class HotPool:
                     Py_XDECREF(seen[i].watch)
             slab = slab.next
         return states
+
+
+class JoinedPool:
+    """Mixed into a ``HotPool`` whose ``_join`` is called before it is used."""
+
+    def _join(self, other):
+        """Share the lock and all that is counted with another pool."""
+        self._share(other)
 
 
 allocate_with_options = HotPool.allocate

@@ -42,7 +42,20 @@ cdef struct Slot:
     word capacity
     Bin* bin
 
+cdef struct Shared:
+    # What a pool and its lanes have in common: what is counted, and who is in.
+    word binned_nbytes
+    word live_nbytes
+    word live_high_water
+    word allocation_count
+    unsigned long lock_holder
+    bint is_guarded
+    madl_guard guard
+    Shared* next  # of another pool
+    Shared* previous
+
 cdef struct Bins:
+    Shared* shared
     Slot* slots  # open addressing; a power of two of them
     Py_ssize_t slot_count
     Py_ssize_t bin_count
@@ -50,25 +63,17 @@ cdef struct Bins:
     Bin* filled_large
     Block* returned  # free, and in no bin
     Block* unused
-    word binned_nbytes
-    word live_nbytes
-    word live_high_water
-    word allocation_count
     bint returns_every_free
-    bint is_guarded
-    madl_guard guard
-    Bins* next  # of another pool
-    Bins* previous
 
 
 cdef inline void enter(Bins* bins) noexcept nogil:
-    if bins.is_guarded:
-        madl_enter(&bins.guard)
+    if bins.shared.is_guarded:
+        madl_enter(&bins.shared.guard)
 
 
 cdef inline void leave(Bins* bins) noexcept nogil:
-    if bins.is_guarded:
-        madl_leave(&bins.guard)
+    if bins.shared.is_guarded:
+        madl_leave(&bins.shared.guard)
 
 
 cdef inline word round_up(word nbytes) noexcept nogil:
@@ -128,18 +133,19 @@ cdef inline void push(Bins* bins, Block* block) noexcept nogil:
 
 
 cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogil:
+    cdef Shared* shared = bins.shared
     block.offset_and_flags |= LIVE
     block.nbytes = nbytes
-    bins.binned_nbytes -= block.bin.capacity
-    bins.allocation_count += 1
-    bins.live_nbytes += nbytes
-    if bins.live_nbytes > bins.live_high_water:
-        bins.live_high_water = bins.live_nbytes
+    shared.binned_nbytes -= block.bin.capacity
+    shared.allocation_count += 1
+    shared.live_nbytes += nbytes
+    if shared.live_nbytes > shared.live_high_water:
+        shared.live_high_water = shared.live_nbytes
 
 
 cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
     # Makes the record of a free block unused.
-    bins.binned_nbytes -= block.bin.capacity
+    bins.shared.binned_nbytes -= block.bin.capacity
     block.bin.placed -= 1
     block.bin = NULL
     block.next = bins.unused
@@ -149,8 +155,8 @@ cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
 cdef inline bint put_back(Bins* bins, Block* block) noexcept nogil:
     # Puts a block that is no longer live where it can be had again; returns whether
     # the pool is closed and should hear of it.
-    bins.live_nbytes -= block.nbytes
-    bins.binned_nbytes += block.bin.capacity
+    bins.shared.live_nbytes -= block.nbytes
+    bins.shared.binned_nbytes += block.bin.capacity
     block.offset_and_flags &= ~<word>LIVE
     if block.arena is NULL:
         discard(bins, block)

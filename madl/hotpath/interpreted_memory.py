@@ -127,6 +127,12 @@ class Memory:
             root.keeper._block = self._block
             self._root = root
 
+    def _unbin(self) -> None:
+        """Let the block go to no bin when it is freed, but wait to be taken back."""
+        block = self._block
+        if block is not None and block.home is not NOWHERE:
+            block.home = self._pool._returned
+
     def _forget_block(self) -> None:
         """Keep the block no longer, without freeing it."""
         self._block = None
@@ -151,7 +157,7 @@ class Memory:
     @property
     def pool(self) -> Any:  # noqa: ANN401  # Pool, which is not known here
         """The pool that the memory came from."""
-        return self._pool
+        return self._pool._head
 
     @property
     def capacity(self) -> int:

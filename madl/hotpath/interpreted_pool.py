@@ -6,11 +6,11 @@ waits for an allocation that misses, under the pool's lock.
 
 import sys
 import threading
-from abc import abstractmethod
 from collections import deque
+from typing import Any
 
-from madl.backends.protocol import Capability
 from madl.hotpath.interpreted_bins import LargeBin, LastFrees
+from madl.hotpath.interpreted_duties import PoolDuties
 from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
@@ -35,7 +35,7 @@ def change_watch_count(by: int) -> None:
     active_watches += by
 
 
-class HotPool:
+class HotPool(PoolDuties):
     """Bins in front of the arenas' indexes, and what every allocation counts.
 
     ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
@@ -52,10 +52,6 @@ class HotPool:
         "_live_nbytes",
     )
 
-    device: str
-    capabilities: Capability
-    _is_closed: bool
-
     def __init__(self) -> None:
         # Arenas of small blocks, and of large ones, where a pool tells them apart.
         self._bands: tuple[list[HotArena], list[HotArena]] = ([], [])
@@ -67,6 +63,8 @@ class HotPool:
         self._bins_by_request: dict[int, list[Block]] = {}
         self._most_bins = MOST_SIZES_REMEMBERED
         self._returned: deque[Block] = deque()
+        # By arena and offset: the streams, besides its own, that use a block.
+        self._users: dict[tuple[HotArena, int], list[Any]] = {}
         self._placed: set[Block] = set()
         self._lock = threading.Lock()
         self._lock_holder = 0
@@ -257,7 +255,17 @@ class HotPool:
 
     def _take_back_returned(self) -> None:
         while self._returned:
-            self._unplace(self._returned.popleft())
+            block = self._returned.popleft()
+            if self._users:
+                assert block.arena is not None, "blocks without bytes are never placed"
+                self._unplace_when_unused(block, block.arena, block.offset)
+            else:
+                self._unplace(block)
+
+    def _unbin_all(self) -> None:
+        """Let what is live go to no bin when it is freed, but wait to be taken back."""
+        for block in self._placed:
+            block.home = self._returned
 
     def _unplace(self, block: Block) -> None:
         self._binned_nbytes -= block.capacity
@@ -271,29 +279,3 @@ class HotPool:
         arena.blocks.free(block.offset, block.capacity)
         if arena.is_apart:
             self._release_apart(arena)
-
-    @abstractmethod
-    def _allocate_with(
-        self,
-        nbytes: int | str,
-        alignment: int | None,
-        stream: object,
-        tag: str | None,
-    ) -> Memory:
-        """Allocate where an argument needs more than a look at a bin."""
-
-    @abstractmethod
-    def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
-        """Return a block where pages have to be found for it, or raise."""
-
-    @abstractmethod
-    def _place_apart(self, nbytes: int) -> Block:
-        """Return a block in an arena of its own: for a call within a call."""
-
-    @abstractmethod
-    def _release_apart(self, arena: HotArena) -> None:
-        """Give back an arena of one block, which is free."""
-
-    @abstractmethod
-    def _freed_after_close(self) -> None:
-        """Give back what was freed since the pool was closed. Runs in finalizers."""

@@ -144,7 +144,7 @@ def test_what_is_released_may_have_a_finalizer_that_allocates() -> None:
     pool.allocate(512).free()
     backend.is_armed = True
     kept = pool.allocate(60 << 20)
-    for arena in pool._growth.apart:
+    for arena in pool._growth.apart.arenas:
         arena.loud = Loud()  # type: ignore[attr-defined]
     del arena
     inside.clear()

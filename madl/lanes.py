@@ -1,0 +1,183 @@
+"""A pool's lanes: for each stream bins, an index and arenas of its own.
+
+What a stream has freed it may use again at once, since its own queue keeps the order.
+Blocks of one lane only meet and coalesce with each other, so none waits for an event.
+Lanes share the limit, the lock and the account; idle pages go from one to another
+when the device is seen to be done with them.
+"""
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple, cast
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability
+from madl.errors import MissingCapabilityError
+from madl.growth import Growth
+from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
+from madl.options import PoolOptions
+from madl.ordering import StreamOrder
+from madl.slowpath import SlowPool
+
+
+class PendingBlock(NamedTuple):
+    """A free block that streams besides its own may still use."""
+
+    lane: SlowPool
+    block: Block
+    events: list[tuple[StreamOrder, object]]
+
+    def is_unused(self) -> bool:
+        """Return whether all of them are done with it. Does not wait."""
+        return all(order.has_reached(event) for order, event in self.events)
+
+
+class _Ordered(SlowPool):
+    """What a pool and its lanes have in common."""
+
+    def _all_states(self) -> list[BlockState]:
+        return [state for lane in self._family() for state in lane._block_states()]
+
+    def _all_misses(self) -> int:
+        return sum(lane._miss_count for lane in self._family())
+
+    def _record_stream(self, memory: Memory, stream: object) -> None:
+        """Keep a block, once it is free, from reuse while a stream may use it."""
+        lane = self._lane_of(stream)
+        placed = memory._place()
+        if lane is self or placed is None or placed[0] is None:
+            return
+        with self._locked():
+            users = self._users.setdefault((placed[0], placed[1]), [])
+            if lane._growth.order not in users:
+                users.append(lane._growth.order)
+            memory._unbin()
+
+    def _unplace_when_unused(self, block: Block, arena: HotArena, offset: int) -> None:
+        users = self._users.pop((arena, offset), None)
+        if users is None:
+            self._unplace(block)
+        else:
+            events = [(order, order.record()) for order in users]
+            cast("StreamPool", self._head)._pending.append(
+                PendingBlock(self, block, events)
+            )
+
+
+class StreamPool(_Ordered):
+    """A pool that serves each stream in a lane; itself the default stream's."""
+
+    def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
+        super().__init__(backend, options)
+        self._lanes: dict[Hashable, SlowPool] = {}
+        self._others: list[Lane] = []  # and those whose stream has been forgotten
+        self._pending: list[PendingBlock] = []
+
+    def _family(self) -> list[SlowPool]:
+        return [self, *self._others]
+
+    def _lane_of(self, stream: object) -> SlowPool:
+        """Return the lane of a stream; the first call makes it."""
+        if Capability.STREAM_ORDERED not in self.capabilities:
+            raise MissingCapabilityError(
+                self.device, "streams", "allocate without stream="
+            )
+        key = self._backend.stream_key(stream)
+        lane = self._lanes.get(key)
+        if lane is None:
+            with self._locked():
+                if not self._lanes:
+                    self._lanes[self._backend.stream_key(None)] = self
+                lane = self._lanes.get(key)
+                if lane is None:
+                    lane = self._lanes[key] = Lane(self, stream)
+                    self._others.append(lane)
+        return lane
+
+    def _take_back_all(self) -> None:
+        """Let no block wait that is free and unused: bins, returned and pending."""
+        for lane in self._family():
+            lane._take_back_returned()
+            lane._flush()
+        if self._pending:
+            waiting, self._pending = self._pending, []
+            for entry in waiting:
+                if entry.is_unused():
+                    entry.lane._unplace(entry.block)
+                else:
+                    self._pending.append(entry)
+
+    def _wait_for_streams(self) -> None:
+        """Wait for all queued work, so that whatever is free can be used anywhere."""
+        with self._locked():
+            self._growth.settle()
+            self._take_back_all()  # what was returned since has events of its own
+
+    def forget_stream(self, stream: object) -> None:
+        """Merge a stream's memory into the default stream's; it may end then.
+
+        Its later work is of no concern to the pool. Needed before a stream ends that
+        was given as a number; other streams are kept alive until they are forgotten.
+        Blocks of it that are live stay so.
+
+        Args:
+            stream: As for ``allocate``. One that the pool does not know is ignored.
+
+        Raises:
+            MissingCapabilityError: The device is not stream-ordered.
+        """
+        lane = self._lane_of(stream)
+        if lane is self:
+            return
+        assert isinstance(lane, Lane), "all lanes but the first are"
+        with self._locked():
+            self._take_back_all()
+            lane._unbin_all()
+            self._growth.absorb(lane._growth)
+            lane._growth = self._growth
+            lane.is_forgotten = True
+            self._lanes = {
+                key: one for key, one in self._lanes.items() if one is not lane
+            }
+            self._others = [
+                one
+                for one in self._others
+                if not one.is_forgotten or one._block_states()
+            ]
+
+
+class Lane(JoinedPool, _Ordered):
+    """The part of a pool that serves one stream."""
+
+    is_forgotten = False
+
+    def __init__(self, head: StreamPool, stream: object) -> None:
+        self._of = head
+        self._stream = stream
+        super().__init__(head._backend, head._options)
+        self._join(head)
+        self._reclaimers, self._tags = head._reclaimers, head._tags
+
+    def _make_growth(self, bands: Any) -> Growth:  # noqa: ANN401  # as HotPool has them
+        return self._of._growth.branch(bands, self._stream)
+
+    @property
+    def _head(self) -> StreamPool:
+        return self._of
+
+    def _family(self) -> list[SlowPool]:
+        return self._of._family()
+
+    def _lane_of(self, stream: object) -> SlowPool:
+        return self._of._lane_of(stream)
+
+    def _take_back_all(self) -> None:
+        self._of._take_back_all()
+
+    def _wait_for_streams(self) -> None:
+        self._of._wait_for_streams()
+
+    def _freed_after_close(self) -> None:
+        self._of._freed_after_close()
+
+    def __repr__(self) -> str:
+        return f"<lane of {self._stream!r} in {self._of!r}>"

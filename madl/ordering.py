@@ -1,0 +1,67 @@
+"""When work that was queued in a stream is done, as far as a pool has to know."""
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability
+
+
+class StreamOrder:
+    """One stream of a backend; on devices without streams all is done at once.
+
+    A pool unmaps and moves memory from the host, which the device's own order does
+    not cover: before that, it has to see that queued work is done.
+    """
+
+    is_ordered = False
+
+    def __init__(self, stream: object) -> None:
+        self.stream = stream  # keeps it, until its blocks are merged
+
+    @staticmethod
+    def of(backend: CountedBackend, stream: object) -> "StreamOrder":
+        """Return the order of a stream; ``None`` is the backend's default one."""
+        if Capability.STREAM_ORDERED in backend.capabilities:
+            return _Queued(backend, stream)
+        return StreamOrder(stream)
+
+    def record(self) -> object:
+        """Return an event at the end of what is queued."""
+        return None
+
+    def is_done(self) -> bool:
+        """Return whether nothing is queued. Does not wait."""
+        return True
+
+    def has_reached(self, event: object) -> bool:  # the queued one looks
+        """Return whether an event of any stream has been reached. Does not wait."""
+        return True
+
+    def wait(self) -> None:
+        """Return when all that is queued is done."""
+
+    def follow(self, other: "StreamOrder") -> None:
+        """Let this stream's later work wait for what the other has queued."""
+
+
+class _Queued(StreamOrder):
+    """A stream of a device that does queued work later."""
+
+    is_ordered = True
+
+    def __init__(self, backend: CountedBackend, stream: object) -> None:
+        super().__init__(stream)
+        self._backend = backend
+
+    def record(self) -> object:
+        return self._backend.record(self.stream)
+
+    def is_done(self) -> bool:
+        return self._backend.is_done(self.record())
+
+    def has_reached(self, event: object) -> bool:
+        return self._backend.is_done(event)
+
+    def wait(self) -> None:
+        self._backend.synchronize(self.record())
+
+    def follow(self, other: StreamOrder) -> None:
+        self._backend.wait(self.stream, other.record())
