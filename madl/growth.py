@@ -111,6 +111,8 @@ class Growth:
             if found is None:
                 raise
             arena, offset = found
+            if not self.is_own(arena):
+                self._follow_owner(arena)
         arena.blocks.take(offset, nbytes)
         return arena, offset
 
@@ -177,6 +179,12 @@ class Growth:
     def is_own(self, arena: Arena) -> bool:
         """Return whether an arena's blocks are of this stream."""
         return arena in self.bands[0] or arena in self.bands[1]
+
+    def _follow_owner(self, arena: Arena) -> None:
+        """Let this stream wait, on the device, for what another one has queued."""
+        for growth in self.family:
+            if growth.is_own(arena):
+                self.order.follow(growth.order)
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(

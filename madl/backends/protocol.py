@@ -89,7 +89,11 @@ class Backend(Protocol):
         """
 
     def release(self, reservation: Reservation) -> None:
-        """Give a reservation back to the device, exactly once, committed or not."""
+        """Give a reservation back to the device, exactly once, committed or not.
+
+        Queued work may still use it: a stream-ordered device keeps the memory until
+        that is done, or this call waits.
+        """
 
     def memory_info(self) -> MemoryInfo:
         """Return how much memory the device has, and how much is unused now."""

@@ -73,6 +73,7 @@ def _unplace(self: HotPool, block: Block) -> None:
     with _guard:
         self._binned_nbytes -= block.capacity
         self._placed.discard(block)
+        self._held_back.discard(block)
     self._give_back(block)
 
 

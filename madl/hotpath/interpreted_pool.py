@@ -65,6 +65,7 @@ class HotPool(PoolDuties):
         self._returned: deque[Block] = deque()
         # By arena and offset: the streams, besides its own, that use a block.
         self._users: dict[tuple[HotArena, int], list[Any]] = {}
+        self._held_back: set[Block] = set()  # free, and in use by those streams
         self._placed: set[Block] = set()
         self._lock = threading.Lock()
         self._lock_holder = 0
@@ -214,7 +215,8 @@ class HotPool(PoolDuties):
 
     def _block_states(self) -> list[BlockState]:
         """Return every placed block, live or free in a bin."""
-        free = {*self._returned, *(b for home in self._bins.values() for b in home)}
+        free = {*self._held_back, *self._returned}
+        free.update(b for home in self._bins.values() for b in home)
         return [
             BlockState(
                 block.arena,
@@ -258,6 +260,7 @@ class HotPool(PoolDuties):
             block = self._returned.popleft()
             if self._users:
                 assert block.arena is not None, "blocks without bytes are never placed"
+                self._held_back.add(block)
                 self._unplace_when_unused(block, block.arena, block.offset)
             else:
                 self._unplace(block)
@@ -270,6 +273,7 @@ class HotPool(PoolDuties):
     def _unplace(self, block: Block) -> None:
         self._binned_nbytes -= block.capacity
         self._placed.discard(block)
+        self._held_back.discard(block)
         self._give_back(block)
 
     def _give_back(self, block: Block) -> None:

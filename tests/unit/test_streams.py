@@ -1,0 +1,348 @@
+"""Memory of devices whose work is done later: who may use a freed block, and when."""
+
+import gc
+
+import pytest
+
+from madl import FreedMemoryError, MissingCapabilityError, OutOfMemoryError, Pool
+from madl.backends.protocol import Capability
+from madl.testing import FakeBackend
+from madl.testing.streams import FakeStream
+
+KIB = 1024
+MIB = 1024 * KIB
+PAGE = 16 * KIB
+
+SEGMENTS = Capability.HOST_ACCESS | Capability.STREAM_ORDERED
+DEVICE = SEGMENTS | Capability.COMMIT | Capability.REMAP
+
+
+def make_backend(capabilities: Capability = DEVICE) -> FakeBackend:
+    return FakeBackend(capabilities=capabilities)
+
+
+@pytest.fixture(params=[DEVICE, SEGMENTS], ids=["commits", "segments"])
+def backend(request: pytest.FixtureRequest) -> FakeBackend:
+    return make_backend(request.param)
+
+
+@pytest.fixture
+def pool(backend: FakeBackend) -> Pool:
+    return Pool(backend)
+
+
+@pytest.fixture
+def streams(backend: FakeBackend) -> tuple[FakeStream, FakeStream]:
+    return backend.make_stream(), backend.make_stream()
+
+
+def test_a_stream_has_its_freed_block_again_at_once(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, _ = streams
+    memory = pool.allocate(PAGE, stream=first)
+    address = memory.address
+    first.queue(idle_work)
+    memory.free()
+
+    again = pool.allocate(PAGE, stream=first)
+
+    assert (again.address, again.stream) == (address, first)
+    assert again.pool is pool
+
+
+def test_another_stream_gets_other_memory(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    beside, memory = (pool.allocate(PAGE, stream=first) for _ in range(2))
+    address = memory.address
+    first.queue(idle_work)
+    memory.free()
+
+    assert pool.allocate(PAGE, stream=second).address != address
+    assert pool.allocate(PAGE).address != address
+    assert beside.stream is first
+
+
+def test_offsets_of_one_stream_are_those_without_streams(
+    backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    plain, ordered = Pool(make_backend(backend.capabilities)), Pool(backend)
+    sizes = [100, 5 * PAGE, 700, 2 * MIB, 512, 3 * PAGE]
+
+    def places(pool: Pool, stream: FakeStream | None) -> list[tuple[int, ...]]:
+        held = [pool.allocate(size, stream=stream) for size in sizes]
+        del held[1:4]
+        held += [pool.allocate(size, stream=stream) for size in reversed(sizes)]
+        return [
+            tuple(block.offset for block in arena.blocks)
+            for arena in pool.snapshot().arenas
+        ]
+
+    assert places(plain, None) == places(ordered, streams[0])
+
+
+def idle_work() -> None:
+    """Stand for a kernel that uses a block."""
+
+
+def test_idle_pages_are_moved_only_when_their_work_is_seen_done() -> None:
+    backend = make_backend()
+    first, second, third = (backend.make_stream() for _ in range(3))
+    pool = Pool(backend)
+    memory = pool.allocate(4 * PAGE, stream=first)
+    first.queue(idle_work)
+    memory.free()
+
+    kept = pool.allocate(4 * PAGE, stream=second)
+    committed_while_queued = backend.committed_nbytes
+    first.pump()
+    also_kept = pool.allocate(4 * PAGE, stream=third)
+
+    assert committed_while_queued == 8 * PAGE
+    assert backend.committed_nbytes == 8 * PAGE
+    assert pool.stats().recycled_pages == 4
+    assert kept.address != also_kept.address
+    pool.check()
+
+
+def test_nothing_is_waited_for_that_a_limit_does_not_force(
+    backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    pool = Pool(backend, limit=8 * PAGE)
+    for _ in range(5):
+        memory = pool.allocate(4 * PAGE, stream=first)
+        first.queue(idle_work)
+        memory.free()
+    kept = pool.allocate(4 * PAGE, stream=second)
+    done_before = first.done_count
+
+    forced = pool.allocate(8 * PAGE - 4 * PAGE, stream=second)
+
+    assert done_before == 0
+    assert backend.committed_nbytes <= 8 * PAGE
+    assert {kept.stream, forced.stream} == {second}
+    pool.check()
+
+
+def test_at_the_limit_a_stream_takes_over_memory_behind_its_work() -> None:
+    backend = make_backend()
+    first, second = backend.make_stream(), backend.make_stream()
+    pool = Pool(backend, limit=4 * PAGE)
+    memory = pool.allocate(4 * PAGE, stream=first)
+    address = memory.address
+    first.queue(idle_work)
+    memory.free()
+
+    taken = pool.allocate(4 * PAGE, stream=second)
+
+    assert taken.address == address
+    assert first.done_count == 0
+    second.pump()
+    assert first.done_count == 1
+
+
+def test_at_the_limit_the_pool_waits_where_it_has_to_move_memory() -> None:
+    backend = make_backend()
+    first, second = backend.make_stream(), backend.make_stream()
+    pool = Pool(backend, limit=4 * PAGE, page_size=PAGE)
+    held = [pool.allocate(PAGE, stream=first) for _ in range(4)]
+    first.queue(idle_work)
+    del held[::2]
+
+    taken = pool.allocate(2 * PAGE, stream=second)
+
+    assert (taken.nbytes, first.done_count) == (2 * PAGE, 1)
+    assert pool.stats().recycled_pages == 2
+    pool.check()
+
+
+def test_at_the_limit_a_stream_finds_room_beside_the_blocks_of_another() -> None:
+    backend = make_backend()
+    first, second = backend.make_stream(), backend.make_stream()
+    pool = Pool(backend, limit=PAGE, page_size=PAGE)
+    beside = pool.allocate(512, stream=first)
+
+    for _ in range(3):  # it goes back, and comes again
+        guest = pool.allocate(1024, stream=second)
+        assert abs(guest.address - beside.address) < PAGE
+        guest.free()
+    with pytest.raises(OutOfMemoryError) as caught:
+        pool.allocate(PAGE, stream=second)
+
+    assert caught.value.report.tried[0][0] == "waiting for the device"
+    pool.check()
+
+
+def test_a_block_that_another_stream_uses_is_not_reused_before(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    memory = pool.allocate(PAGE, stream=first)
+    address = memory.address
+    second.queue(idle_work)
+    memory.record_stream(second)
+    memory.free()
+
+    while_used = pool.allocate(PAGE, stream=first)
+    cached = pool.stats().cached_nbytes
+    pool.check()
+    second.pump()
+    pool.trim()
+    afterwards = pool.allocate(PAGE, stream=first)
+
+    assert while_used.address != address
+    assert (cached, pool.stats().cached_nbytes) == (PAGE, 0)
+    assert afterwards.address == address
+    pool.check()
+
+
+def test_its_own_stream_holds_no_block_back(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, _ = streams
+    memory = pool.allocate(PAGE, stream=first)
+    address = memory.address
+    first.queue(idle_work)
+    memory.record_stream(first)
+    memory.free()
+
+    assert pool.allocate(PAGE, stream=first).address == address
+
+
+def test_the_default_stream_is_the_one_of_no_stream(
+    pool: Pool, backend: FakeBackend
+) -> None:
+    memory = pool.allocate(PAGE)
+    address = memory.address
+    memory.free()
+
+    assert pool.allocate(PAGE, stream=backend.default_stream).address == address
+
+
+def test_a_freed_handle_records_no_stream(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    memory = pool.allocate(PAGE, stream=streams[0])
+    memory.free()
+
+    with pytest.raises(FreedMemoryError):
+        memory.record_stream(streams[1])
+
+
+def test_a_part_of_a_block_is_used_like_all_of_it(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    memory = pool.allocate(PAGE, stream=first)
+    address = memory.address
+    second.queue(idle_work)
+    part = memory[512:1024]
+    part.record_stream(second)
+    assert part.stream is first
+    del part
+    memory.free()
+
+    assert pool.allocate(PAGE, stream=first).address != address
+
+
+def test_a_forgotten_stream_leaves_its_memory_to_the_default_one(
+    pool: Pool, backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, _ = streams
+    live = pool.allocate(PAGE, stream=first)
+    pool.allocate(5 * PAGE, stream=first).free()
+    committed = pool.stats().committed_nbytes
+
+    pool.forget_stream(first)
+    memory = pool.allocate(5 * PAGE)
+    live.free()
+    again = pool.allocate(PAGE, stream=first)
+
+    segment_of_again = 0 if DEVICE in backend.capabilities else 2 * MIB
+    assert pool.stats().committed_nbytes <= committed + max(PAGE, segment_of_again)
+    assert (memory.stream, again.stream) == (None, first)
+    pool.check()
+
+
+def test_a_block_of_a_forgotten_stream_comes_back(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, _ = streams
+    live = pool.allocate(3 * PAGE, stream=first)
+    pool.forget_stream(first)
+
+    live.free()
+    pool.trim()
+
+    assert pool.stats().committed_nbytes == 0
+    pool.forget_stream(first)
+    pool.check()
+
+
+def test_all_lanes_have_one_account(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    held = [pool.allocate(1000), pool.allocate(2000, stream=first, tag="a")]
+    pool.allocate(4000, stream=second).free()
+    del held[0]
+
+    stats = pool.stats()
+
+    assert (stats.live_nbytes, stats.live_high_water_nbytes) == (2000, 7000)
+    assert (stats.allocation_count, stats.free_count, stats.miss_count) == (3, 2, 3)
+    assert stats.tags["a"].live_nbytes == 2000
+    assert len(pool.snapshot().arenas) == 3
+    pool.check()
+
+
+def test_trim_and_close_wait_and_give_all_back(
+    pool: Pool, backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    memory = pool.allocate(PAGE, stream=first)
+    last = pool.allocate(PAGE, stream=second)
+    first.queue(idle_work)
+    memory.free()
+    pool.trim()
+    assert first.done_count == 1
+
+    assert pool.close().live_count == 1
+    last.free()
+
+    assert not backend.reservations
+    with pytest.raises(ValueError, match="closed pool"):
+        pool.allocate(PAGE, stream=first)
+
+
+def test_a_handle_keeps_the_pool_of_its_stream(
+    backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    memory = Pool(backend).allocate(PAGE, stream=streams[0])
+
+    gc.collect()
+
+    assert memory.pool.stats().live_nbytes == PAGE
+    del memory
+    gc.collect()
+    assert not backend.reservations
+
+
+def test_what_is_no_stream_is_refused_and_nothing_is_lost(
+    pool: Pool, backend: FakeBackend
+) -> None:
+    with pytest.raises(TypeError, match="stream must be"):
+        pool.allocate(PAGE, stream="stream")
+    with pytest.raises(ValueError, match="another device"):
+        pool.allocate(PAGE, stream=make_backend().make_stream())
+
+    assert pool.stats().live_nbytes == 0
+    assert not backend.reservations
+
+
+def test_a_device_without_streams_forgets_none() -> None:
+    with pytest.raises(MissingCapabilityError):
+        Pool("sim").forget_stream(7)
