@@ -60,6 +60,11 @@ def view(memory: Memory) -> memoryview:
     host = host_address(memory, "a view")
     if host == 0:
         return memoryview(bytearray())
+    if memory._nbytes > sys.maxsize:  # half of the addresses, where they have 32 bits
+        raise OverflowError(
+            f"a view has at most {sys.maxsize} bytes, the memory has "
+            f"{memory._nbytes}; allocate it in two parts"
+        )
     if memory._root is None:
         _attach_root(memory, host)
     return memoryview(memory._root)[: memory._nbytes].cast("B")
@@ -119,8 +124,3 @@ def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]": 
             f"the memory has {memory._nbytes}"
         )
     return np.ndarray(dimensions, element, buffer=view(memory))
-
-
-def tobytes(memory: Memory) -> bytes:
-    """Return a copy of the content."""
-    return bytes(view(memory))

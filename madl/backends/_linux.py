@@ -30,11 +30,18 @@ class _Reservation:
         self._memory = memory
         self.address = address
         self.nbytes = nbytes
-        self._advice = memory.advice  # a kernel without huge pages refuses it: well
-        calls.sys_madvise(address, nbytes, self._advice)
+        self._advice = memory.advice
+        self._dress(address, nbytes)
         # The kernel keeps lazy addresses as one VMA until memory is moved in them.
         # Every border between two VMAs of them is in this sorted list of offsets.
         self._cuts: list[int] = []
+
+    def _dress(self, address: int, nbytes: int) -> None:
+        """Give new VMAs the advice and the name of the others, or they never join."""
+        # A kernel without huge pages refuses the advice, and that is well.
+        calls.sys_madvise(address, nbytes, self._advice)
+        if self._memory.has_names:
+            calls.give_name(address, nbytes)
 
     def release(self) -> None:
         """Give the address space back."""
@@ -125,7 +132,7 @@ class LazyReservation(_Reservation):
             != address
         ):
             raise calls.error_of("mmap", "restore", nbytes)
-        calls.sys_madvise(address, nbytes, self._advice)
+        self._dress(address, nbytes)
 
 
 class StrictReservation(_Reservation):
@@ -164,7 +171,7 @@ class StrictReservation(_Reservation):
             != address
         ):
             return False
-        calls.sys_madvise(address, nbytes, self._advice)
+        self._dress(address, nbytes)
         return True
 
 
@@ -175,6 +182,7 @@ class LinuxMemory:
     """How this kernel, as it is set up, lets this process have memory."""
 
     alignment = ALIGNMENT
+    commit_refusal = ""
     memory_info = staticmethod(_proc.memory_info)
 
     def __init__(self, *, is_lazy_allowed: bool = True) -> None:
@@ -188,6 +196,8 @@ class LinuxMemory:
         self._cut_limit = _proc.most_vmas() // 2
         self.moves_many = True
         """Whether one call may move several VMAs: so until the kernel refuses."""
+        self.has_names = _probe_names()
+        """Whether this kernel shows names of anonymous memory."""
         self.cut_count = 0
         """Borders between VMAs in all lazy reservations."""
 
@@ -238,6 +248,7 @@ class LinuxMemory:
             "commit": strict if self._strict_reason else "lazy, by the first touch",
             "remap": self.remap_refusal or "mremap",
             "huge pages": advice[self.advice],
+            "in /proc/self/maps": "named madl" if self.has_names else "without a name",
             **_proc.settings(),
         }
 
@@ -248,11 +259,22 @@ def _is_locking() -> bool:
     Then a lazy reservation is resident at once, all of it. A strict one is not, and
     what is committed of it becomes resident and locked: what the program asked for.
     """
-    # No probe at all is for the same reason: more than may be locked.
     probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
+    if probe == calls.FAILED:
+        return True  # for the same reason: more than may be locked
     is_locked = calls.sys_madvise(probe, mmap.PAGESIZE, mmap.MADV_DONTNEED) != 0
     calls.sys_munmap(probe, mmap.PAGESIZE)
     return is_locked
+
+
+def _probe_names() -> bool:
+    """Return whether memory can have a name: Linux 5.17, if built so, and Android."""
+    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
+    if probe == calls.FAILED:
+        return False
+    is_named = calls.give_name(probe, mmap.PAGESIZE)
+    calls.sys_munmap(probe, mmap.PAGESIZE)
+    return is_named
 
 
 def _probe_move() -> str:

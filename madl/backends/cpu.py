@@ -6,18 +6,31 @@ table; this class keeps the backend protocol and what is the same everywhere.
 
 import mmap
 import platform
+import re
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Protocol, Self, cast
 
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
-from madl.errors import BackendNotFoundError, OutOfMemoryError
+from madl.errors import BackendCallError, OutOfMemoryError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
 PAGE_NBYTES = 2 << 20
 """Of a pool on the host, by default."""
 
-_SYSTEMS = {"linux": ("madl.backends._linux", "LinuxMemory")}
+_SYSTEMS = {
+    "android": ("madl.backends._android", "AndroidMemory"),
+    "darwin": ("madl.backends._darwin", "DarwinMemory"),
+    "dragonfly": ("madl.backends._bsd", "BsdMemory"),
+    "freebsd": ("madl.backends._bsd", "BsdMemory"),
+    "ios": ("madl.backends._darwin", "DarwinMemory"),
+    "linux": ("madl.backends._linux", "LinuxMemory"),
+    "netbsd": ("madl.backends._bsd", "BsdMemory"),
+    "openbsd": ("madl.backends._bsd", "BsdMemory"),
+    "win": ("madl.backends._windows", "WindowsMemory"),
+}
+_OTHERS = ("madl.backends._plain", "PlainMemory")
 
 
 class HostReservation(Protocol):
@@ -44,6 +57,9 @@ class HostMemory(Protocol):
     """What each operating system's module offers; it raises madl's errors."""
 
     alignment: int
+    commit_refusal: str
+    """Why a reservation is memory, all of it, at once; empty when it is committed."""
+
     remap_refusal: str
     """Why memory cannot move inside a reservation; empty when it can."""
 
@@ -66,6 +82,7 @@ class HostMemory(Protocol):
 class CpuBackend:
     """Memory of the host, committed and given back in any multiple of an OS page.
 
+    On a system that madl has no calls for, a reservation is memory from the start.
     There is no COPY and no FILL: whoever has HOST_ACCESS does both at the address.
     A program that calls ``mlockall`` does so before it reserves: later, the call
     itself would make all of the address space resident that is reserved by then.
@@ -75,11 +92,9 @@ class CpuBackend:
 
     Raises:
         ValueError: ``page_nbytes`` is not a multiple of the OS page.
-        BackendNotFoundError: madl has no calls for this operating system.
     """
 
     device = "cpu"
-    granularity = mmap.PAGESIZE
 
     def __init__(
         self,
@@ -91,9 +106,12 @@ class CpuBackend:
             PAGE_NBYTES if page_nbytes is None else page_nbytes
         )
         self._memory = _memory or _open_memory()
+        self.granularity = mmap.PAGESIZE
         self.alignment = self._memory.alignment
         self._reservations: dict[int | None, HostReservation] = {}
-        self.capabilities = Capability.COMMIT | Capability.HOST_ACCESS
+        self.capabilities = Capability.HOST_ACCESS
+        if not self._memory.commit_refusal:
+            self.capabilities |= Capability.COMMIT
         if not self._memory.remap_refusal:
             self.capabilities |= Capability.REMAP
         if self._memory.huge_page_nbytes:
@@ -125,7 +143,11 @@ class CpuBackend:
         found = self._find(reservation)
         # First: a signal handler can be given the same address once it is free.
         del self._reservations[found.address]
-        found.release()
+        try:
+            found.release()
+        except BackendCallError:
+            self._reservations[found.address] = found
+            raise
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Make ``[offset, offset + nbytes)`` usable."""
@@ -165,6 +187,9 @@ class CpuBackend:
             self._memory.reserve(align_up(info.total_nbytes, self.alignment)).release()
         except OutOfMemoryError as error:
             reservable = f"refused: {error.report.native}"
+            # What is said of commits is of the last reservation that was made.
+            with suppress(OutOfMemoryError):
+                self._memory.reserve(self.alignment).release()
         else:
             reservable = "possible"
         return {
@@ -186,6 +211,16 @@ class CpuBackend:
         return found
 
 
+def madl_devices() -> list[str]:
+    """Return the host."""
+    return [CpuBackend.device]
+
+
+def madl_open(device: str) -> CpuBackend | None:
+    """Return a backend of the host."""
+    return CpuBackend() if device in ("cpu", "cpu:0") else None
+
+
 def _check_page(page_nbytes: int) -> int:
     checked = parse_nbytes(page_nbytes, name="page_nbytes")
     if checked == 0 or checked % mmap.PAGESIZE:
@@ -196,11 +231,8 @@ def _check_page(page_nbytes: int) -> int:
 
 
 def _open_memory() -> HostMemory:
-    # Python before 3.13 calls Android "linux".
-    system = "android" if hasattr(sys, "getandroidapilevel") else sys.platform
-    if system not in _SYSTEMS:
-        known = ", ".join(sorted(_SYSTEMS))
-        reason = f"there are host memory calls for {known}, not for {system}"
-        raise BackendNotFoundError("cpu", ("cpu",), reason)
-    module, name = _SYSTEMS[system]
+    # Python before 3.13 calls Android "linux"; the BSDs' names end in a version.
+    is_android = hasattr(sys, "getandroidapilevel")
+    system = "android" if is_android else re.sub(r"\d+$", "", sys.platform)
+    module, name = _SYSTEMS.get(system, _OTHERS)
     return cast("HostMemory", getattr(import_module(module), name)())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from madl.backends import _proc
+from madl.backends import _linux_calls, _proc, cpu
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import (
     Capability,
@@ -18,7 +18,7 @@ from madl.backends.protocol import (
     RemapBackend,
     Reservation,
 )
-from madl.errors import BackendNotFoundError, OutOfMemoryError
+from madl.errors import BackendCallError, OutOfMemoryError
 
 if sys.platform != "linux":
     pytest.skip("madl has calls for Linux only", allow_module_level=True)
@@ -142,14 +142,46 @@ def test_describe_says_how_it_commits(backend: CpuBackend) -> None:
     assert facts["OS page"] == f"{mmap.PAGESIZE / 1024:.1f} KiB"
 
 
-def test_an_unknown_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "plan9")
+@pytest.mark.parametrize(
+    ("system", "module"),
+    [
+        ("linux", "_linux"),
+        ("darwin", "_darwin"),
+        ("freebsd14", "_bsd"),
+        ("netbsd10", "_bsd"),
+        ("openbsd7", "_bsd"),
+        ("emscripten", "_plain"),
+        ("sunos5", "_plain"),
+    ],
+)
+def test_each_system_has_its_module(
+    monkeypatch: pytest.MonkeyPatch, system: str, module: str
+) -> None:
+    opened: list[str] = []
 
-    with pytest.raises(BackendNotFoundError) as caught:
-        CpuBackend()
+    class Opened:
+        def __getattr__(self, name: str) -> type:
+            return dict
 
-    assert str(caught.value) == (
-        "no backend opens device 'cpu' (there are host memory calls for linux, not for "
-        "plan9); kinds that are installed: cpu. "
-        "Try: `madl info`, or install the extra or plugin for that device"
-    )
+    def note(name: str) -> Opened:
+        opened.append(name)
+        return Opened()
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(cpu, "import_module", note)
+
+    cpu._open_memory()
+
+    assert opened == [f"madl.backends.{module}"]
+
+
+def test_a_release_that_fails_can_be_tried_again(
+    backend: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reservation = backend.reserve(PAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(_linux_calls, "sys_munmap", lambda *_: -1)
+        with pytest.raises(BackendCallError):
+            backend.release(reservation)
+
+    backend.release(reservation)

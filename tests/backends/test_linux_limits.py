@@ -87,14 +87,15 @@ def test_too_many_vmas_end_moving_and_not_recycling(lazy: LazyReservation) -> No
 def test_running_out_of_vmas_is_answered_and_not_fatal() -> None:
     out = run_child(
         "linux = linux_memory(OS_PAGE)\n"
-        "reservation = linux.reserve(2 * GIB)\n"
-        "linux._cut_limit = 1 << 30\n"
         "os_page = resource.getpagesize()\n"
+        "half = 3 * 34000 * os_page\n"
+        "reservation = linux.reserve(2 * half)\n"
+        "linux._cut_limit = 1 << 30\n"
         "for page in range(0, 34000):\n"
         "    source = 3 * page * os_page\n"
         "    ctypes.memset(reservation.address + source, 1, 1)\n"
-        "    reservation.remap(source, GIB + source, os_page)\n"
-        "    ctypes.memset(reservation.address + GIB + source, 2, 1)\n"
+        "    reservation.remap(source, half + source, os_page)\n"
+        "    ctypes.memset(reservation.address + half + source, 2, 1)\n"
         "    assert ctypes.string_at(reservation.address + source, 1) == bytes(1)\n"
         "vmas = sum(1 for _ in open('/proc/self/maps'))\n"
         "print(vmas > 60000, linux.cut_count > 60000)\n"
@@ -107,8 +108,8 @@ def test_running_out_of_vmas_is_answered_and_not_fatal() -> None:
 def test_running_out_of_vmas_in_strict_commits_is_out_of_memory() -> None:
     out = run_child(
         "linux = linux_memory(is_lazy_allowed=False)\n"
-        "reservation = linux.reserve(GIB)\n"
         "os_page = resource.getpagesize()\n"
+        "reservation = linux.reserve(2 * 34000 * os_page)\n"
         "count = 0\n"
         "try:\n"
         "    while True:\n"

@@ -60,9 +60,10 @@ def test_remap_without_huge_pages_moves_without_a_fault() -> None:
     faults = fault_count()
 
     reservation.remap(0, 9 * PAGE + 64 * KIB, 64 * KIB)
-    content = read(reservation.address + 9 * PAGE + 64 * KIB, 64 * KIB)
+    moved = reservation.address + 9 * PAGE + 64 * KIB
+    content = {read(moved + offset) for offset in range(0, 64 * KIB, OS_PAGE)}
 
-    assert content == b"\x03" * (64 * KIB)
+    assert content == {b"\x03"}
     assert fault_count() - faults <= 2  # 16 if it had faulted
     reservation.release()
 

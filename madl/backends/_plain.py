@@ -1,0 +1,120 @@
+"""Host memory of any other system, through Python's own ``mmap`` module.
+
+It serves WebAssembly, illumos, Haiku and what comes: private anonymous memory, whole
+pieces only. Without a call to commit a part, a reservation is memory from the start.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+
+from madl.backends.protocol import MemoryInfo
+from madl.errors import (
+    BackendCallError,
+    MissingCapabilityError,
+    NativeFailure,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
+from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
+
+_DEVICE = "cpu"
+_LACK = f"madl has no calls of its own for {sys.platform}"
+
+
+class PlainReservation:
+    """One mapping, released whole."""
+
+    def __init__(self, mapping: mmap.mmap, nbytes: int) -> None:
+        self._mapping = mapping
+        self._start = ctypes.c_ubyte.from_buffer(mapping)
+        self.address = ctypes.addressof(self._start)
+        self.nbytes = nbytes
+
+    def commit(self, offset: int, nbytes: int) -> None:
+        """Raise: all of it is committed from the start."""
+        raise _lack("commits of a part")
+
+    def decommit(self, offset: int, nbytes: int) -> None:
+        """Raise: a part cannot be given back."""
+        raise _lack("decommits of a part")
+
+    def remap(
+        self,
+        source: int,
+        destination: int,
+        nbytes: int,
+        into: "PlainReservation | None" = None,
+    ) -> None:
+        """Raise: memory cannot move."""
+        raise _lack("moves")
+
+    def release(self) -> None:
+        """Give the memory back."""
+        del self._start  # what is exported cannot be closed
+        self._mapping.close()
+
+
+class PlainMemory:
+    """Memory in whole mappings."""
+
+    alignment = mmap.PAGESIZE
+    commit_refusal = _LACK
+    remap_refusal = _LACK
+    huge_page_nbytes = 0
+
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """Leave everything to the system."""
+        if huge:
+            raise MissingCapabilityError(_DEVICE, "huge pages", "leave out huge_pages=")
+
+    def reserve(self, nbytes: int) -> PlainReservation:
+        """Take memory."""
+        # Private: a forked child must not write into what its parent has.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            mapping = mmap.mmap(-1, nbytes, flags=flags)
+        except OverflowError as error:
+            raise _refusal(nbytes, errno.ENOMEM, str(error)) from None
+        except OSError as error:
+            code, text = error.errno or 0, error.strerror or ""
+            if code in (errno.ENOMEM, errno.EAGAIN):
+                raise _refusal(nbytes, code, text) from None
+            native = NativeFailure("mmap.mmap", code, text)
+            action = f"reserve {format_nbytes(nbytes)}"
+            raise BackendCallError(_DEVICE, action, native) from None
+        return PlainReservation(mapping, nbytes)
+
+    def memory_info(self) -> MemoryInfo:
+        """Return the machine's memory, as far as the system says."""
+        total = min(_pages("SC_PHYS_PAGES") * mmap.PAGESIZE, ADDRESS_SPACE_NBYTES)
+        available = _pages("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+        return MemoryInfo(total, min(available or total, total))
+
+    def describe(self) -> dict[str, str]:
+        """Return what is missing."""
+        return {
+            "commit": f"at once, whole reservations ({self.commit_refusal})",
+            "remap": self.remap_refusal,
+            "huge pages": "as the system chooses",
+        }
+
+
+def _pages(name: str) -> int:
+    try:
+        return max(os.sysconf(name), 0)
+    except (ValueError, OSError):  # the system does not know the name
+        return 0
+
+
+def _refusal(nbytes: int, code: int, text: str) -> OutOfMemoryError:
+    native = NativeFailure("mmap.mmap", code, text)
+    return OutOfMemoryError(OutOfMemoryReport(_DEVICE, nbytes, nbytes, native=native))
+
+
+def _lack(what: str) -> MissingCapabilityError:
+    return MissingCapabilityError(
+        _DEVICE, f"{what} ({_LACK})", "use whole reservations"
+    )

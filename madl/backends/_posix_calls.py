@@ -1,0 +1,100 @@
+"""The calls for memory that every POSIX system has, through ctypes, and their errors.
+
+Their numbers differ from one system to the next, so each module brings its own.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable
+
+from madl.errors import (
+    BackendCallError,
+    MadlError,
+    NativeFailure,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
+from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, format_nbytes
+
+DEVICE = "cpu"
+ALIGNMENT = 2 << 20
+"""Of reservations: the larger page of most processors with OS pages of 4 KiB."""
+
+PROT_NONE, READ_WRITE = 0, 1 | 2
+FAILED = ADDRESS_SPACE_NBYTES - 1
+OUT_OF_MEMORY = (errno.ENOMEM, errno.EAGAIN)  # EAGAIN: more than may be locked
+
+# Addresses are size_t: unsigned, and an int even where a pointer would be None.
+ADDRESS, NBYTES, INT = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int
+
+
+def declare(
+    library: ctypes.CDLL, name: str, result: type, *arguments: type
+) -> Callable[..., int]:
+    """Return a C function of a library, with its prototype."""
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]  # getattr of a CDLL is Any
+
+
+def error_of(
+    call: str, verb: str, nbytes: int, *, is_refusal: bool = False
+) -> MadlError:
+    """Return the error that errno stands for; ENOMEM can be a refusal, or a bug."""
+    code = ctypes.get_errno()
+    native = NativeFailure(call, code, os.strerror(code))
+    if is_refusal and code in OUT_OF_MEMORY:
+        report = OutOfMemoryReport(DEVICE, nbytes, nbytes, native=native)
+        return OutOfMemoryError(report)
+    return BackendCallError(DEVICE, f"{verb} {format_nbytes(nbytes)}", native)
+
+
+def unmap(munmap: Callable[[int, int], int], address: int, nbytes: int) -> None:
+    """Give address space back, if there is any."""
+    if nbytes and munmap(address, nbytes) != 0:
+        raise error_of("munmap", "release", nbytes)
+
+
+def reserve_aligned(
+    nbytes: int,
+    start: int,
+    take: Callable[[int], int],
+    munmap: Callable[[int, int], int],
+) -> int:
+    """Return the address of a new reservation, a multiple of ``start``.
+
+    More is mapped, by ``take``, and what is too much goes back: only some systems
+    can be asked for an alignment.
+    """
+    # ctypes passes a number beyond the address space on without its upper bits.
+    asked = min(nbytes + start, ADDRESS_SPACE_NBYTES) - mmap.PAGESIZE
+    mapped = take(asked)
+    if mapped == FAILED:
+        raise error_of("mmap", "reserve", nbytes, is_refusal=True)
+    end = mapped + asked
+    address = align_up(mapped, start)
+    try:
+        unmap(munmap, address + nbytes, end - address - nbytes)
+        end = address + nbytes
+        unmap(munmap, mapped, address - mapped)
+    except BackendCallError:
+        munmap(mapped, end - mapped)
+        raise
+    return address
+
+
+class PosixCalls:
+    """The functions of one C library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.mmap = declare(
+            library,
+            # 32-bit glibc and bionic give mmap a 32-bit off_t; others' is 64 bits.
+            "mmap64" if hasattr(library, "mmap64") else "mmap",
+            *(ADDRESS, ADDRESS, NBYTES, INT, INT, INT, ctypes.c_int64),
+        )
+        self.munmap = declare(library, "munmap", INT, ADDRESS, NBYTES)
+        self.mprotect = declare(library, "mprotect", INT, ADDRESS, NBYTES, INT)
+        self.madvise = declare(library, "madvise", INT, ADDRESS, NBYTES, INT)

@@ -1,0 +1,99 @@
+"""Android, emulated: Linux's calls with larger OS pages, names, and tags."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from madl import Pool
+from madl.backends import _android, _linux, _linux_calls, _posix_calls, _proc, cpu
+from madl.backends._android import AndroidMemory
+from madl.backends.cpu import CpuBackend
+from tests.backends.emulated.posix import Posix
+
+PAGE = 2 << 20
+ALLOWED = {"madvise", "mmap", "mmap64", "mprotect", "mremap", "munmap", "prctl"}
+"""What bionic's filter for apps lets through, of what madl could want."""
+
+
+def test_reservations_have_a_name(android: Posix) -> None:
+    memory = AndroidMemory()
+    before = android.names
+
+    reservation = memory.reserve(PAGE)
+
+    assert memory.has_names
+    assert android.names == before + 1
+    assert memory.describe()["in /proc/self/maps"] == "named madl"
+    reservation.release()
+
+
+def test_pages_of_a_small_os_page_are_refused(android: Posix) -> None:
+    with pytest.raises(ValueError, match="multiple of 16384, got 4096"):
+        CpuBackend(page_nbytes=4096, _memory=AndroidMemory())
+
+
+@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="there is no top byte to tag")
+def test_addresses_with_a_tag_in_the_top_byte_stay_whole(android: Posix) -> None:
+    tag = 0xB4 << 56
+    backend = CpuBackend(_memory=AndroidMemory())
+    android.tag(tag)
+    reservation = backend.reserve(8 * PAGE)
+
+    backend.commit(reservation, 0, PAGE)
+    backend.remap(reservation, 0, 2 * PAGE, PAGE)
+    backend.decommit(reservation, 2 * PAGE, PAGE)
+
+    assert reservation.address is not None
+    assert reservation.address & tag == tag
+    assert reservation.address > 0
+    backend.release(reservation)
+
+
+@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="there is no top byte to tag")
+def test_a_pool_hands_out_tagged_addresses_unsigned(android: Posix) -> None:
+    pool = Pool(CpuBackend(_memory=AndroidMemory()))
+    android.tag(0xB4 << 56)
+
+    live = [pool.allocate(nbytes) for nbytes in (1, 4096, 3 * PAGE)]
+
+    assert all(each.address >> 56 == 0xB4 for each in live)
+    pool.check()
+    live.clear()
+    pool.close()
+
+
+def test_no_module_of_linux_or_android_makes_another_call() -> None:
+    called = set()
+    for module in (_android, _linux, _linux_calls, _posix_calls, _proc):
+        text = Path(str(module.__file__)).read_text("utf-8")
+        called |= set(re.findall(r'declare\(\s*(?:library|libc), "(\w+)"', text))
+        called |= set(re.findall(r"\blibc\.(\w+)", text))
+        assert "syscall(" not in text
+
+    assert {"madvise", "mremap", "prctl"} <= called <= ALLOWED
+
+
+def test_the_api_levels_are_told(
+    android: Posix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "getandroidapilevel", lambda: 24, raising=False)
+
+    assert AndroidMemory().describe()["Android API level"] == "35, built for 24"
+
+
+def test_an_old_libc_tells_the_level_it_was_built_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sys, "getandroidapilevel", raising=False)
+
+    assert AndroidMemory().describe()["Android API level"] == "built for unknown"
+
+
+def test_a_python_that_knows_an_api_level_runs_on_android(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "getandroidapilevel", lambda: 24, raising=False)
+
+    assert isinstance(cpu._open_memory(), AndroidMemory)
