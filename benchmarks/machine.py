@@ -27,8 +27,14 @@ def header() -> dict[str, str]:
         "system": platform.platform(),
         "cpu": f"{_cpu()}, {os.cpu_count()} of them",
         "huge pages": _huge_pages(),
-        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
+        "load": _load(),
     }
+
+
+def _load() -> str:
+    if not hasattr(os, "getloadavg"):
+        return "unknown"
+    return " ".join(f"{load:.1f}" for load in os.getloadavg())
 
 
 def markdown(facts: dict[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Hypothesis profiles. HYPOTHESIS_PROFILE chooses; else CI takes ci, others dev."""
 
 import os
+import sys
 
 from hypothesis import settings
 
@@ -14,3 +15,11 @@ settings.register_profile("nightly", everywhere, max_examples=10_000)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 )
+
+if sys.platform == "win32":  # they load modules that are for other systems
+    collect_ignore = [
+        "backends/emulated",
+        "backends/test_cpu.py",
+        "backends/test_fallback.py",
+        "backends/test_host_limits.py",
+    ]

@@ -4,6 +4,7 @@ A file is read 64 KiB at a time; the length and the number of its lines are boun
 so a gzip bomb or a device that never ends costs time, not memory.
 """
 
+import errno
 import gzip
 import io
 import os
@@ -59,6 +60,8 @@ def opened(source: TraceSource) -> Iterator[IO[bytes]]:
         raise FileFormatError(path, 0, reason) from None
     except OSError as error:
         reason = error.strerror or str(error)
+        if isinstance(error, PermissionError) and os.path.isdir(path):
+            reason = os.strerror(errno.EISDIR)  # which Windows does not say
         raise FileFormatError(path, 0, reason) from error
 
 

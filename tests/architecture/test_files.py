@@ -10,7 +10,7 @@ SAYS_NOTHING = {"base", "common", "helpers", "misc", "utils"}
 
 def test_no_file_is_longer_than_its_budget() -> None:
     lines = {
-        str(path.relative_to(PACKAGE)): len(path.read_text("utf-8").splitlines())
+        path.relative_to(PACKAGE).as_posix(): len(path.read_text("utf-8").splitlines())
         for path in FILES
     }
 
