@@ -52,6 +52,12 @@ def _open(device: str) -> Pool:
     return pool
 
 
+def open_pools() -> tuple[Pool, ...]:
+    """Return the default pools that were made and are not closed."""
+    pools = list(dict.fromkeys(_pools.values()))
+    return tuple(pool for pool in pools if not pool.is_closed)
+
+
 @contextlib.contextmanager
 def use_pool(pool: Pool) -> Iterator[Pool]:
     """Let ``madl.allocate`` take from ``pool`` inside the ``with`` block.

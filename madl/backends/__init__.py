@@ -6,6 +6,12 @@ a module that can be called.
 
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from madl.backends.hookspecs import hookimpl
+
+__all__ = ["hookimpl"]
 
 
 class _Backends(ModuleType):

@@ -1,46 +1,82 @@
-"""Which backend opens a device, and why one cannot."""
+"""Which backend opens a device, and why one cannot.
+
+madl's own kinds are opened without a look at what else is installed: finding plugins
+takes longer than opening the host.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from madl.backends.protocol import Backend
-from madl.errors import BackendNotFoundError
+from madl.errors import BackendNotFoundError, MadlError
 
-_DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+))?")
+if TYPE_CHECKING:
+    from madl.backends.plugins import Claim, Plugins
 
+_DEVICE = re.compile(r"([a-z][a-z0-9_]*)(?::\d+)?")
 
-def _open_cpu() -> Backend:
-    from madl.backends.cpu import CpuBackend
-
-    return CpuBackend()
-
-
-def _open_sim() -> Backend:
-    from madl.backends.sim import SimBackend
-
-    return SimBackend()
-
-
-_BUILT_IN: dict[str, Callable[[], Backend]] = {"cpu": _open_cpu, "sim": _open_sim}
+BUILT_IN = {
+    "cpu": "madl.backends.cpu",
+    "cuda": "madl.backends.cuda",
+    "opencl": "madl.backends.opencl",
+    "sim": "madl.backends.sim",
+}
+"""madl's own kinds, and the modules that open them. A kind may have variants with an
+underscore, as in ``"cuda_managed:0"``, which the same module opens."""
 
 failures: dict[str, Exception] = {}
-"""Why kinds that are installed could not be opened, for ``madl info``."""
+"""What was raised when a kind was last used, where that failed; for ``madl info``."""
+
+_plugins: "Plugins | None" = None
+
+
+class Opener(Protocol):
+    """What opens the devices of a kind; see ``madl.backends.hookspecs``."""
+
+    def madl_devices(self) -> list[str] | None:
+        """Return the devices that can be opened now."""
+
+    def madl_open(self, device: str) -> Backend | None:
+        """Return a backend for a device."""
+
+
+class PluginState(NamedTuple):
+    """What is known of a plugin once it was imported."""
+
+    kind: str
+    distribution: str
+    module: str
+    devices: tuple[str, ...]
+    failure: str
+    """In words; empty when all is well."""
 
 
 def kinds() -> tuple[str, ...]:
     """Return the kinds of devices that some backend claims, without opening any."""
-    return tuple(sorted(_BUILT_IN))
+    return tuple(sorted({*BUILT_IN, *_installed().kinds()}))
 
 
 def devices() -> tuple[str, ...]:
-    """Return the devices that can be opened on this machine now."""
-    found = []
-    for kind in kinds():
-        try:
-            found.append(open_device(kind).device)
-        except BackendNotFoundError as error:
-            failures[kind] = error
-    return tuple(found)
+    """Return the devices that can be opened on this machine now.
+
+    Imports every backend. Why one has none is kept in ``failures``.
+    """
+    return tuple(device for kind in kinds() for device in devices_of(kind))
+
+
+def devices_of(kind: str) -> tuple[str, ...]:
+    """Return the devices of one kind; none where it fails, see ``failures``."""
+    try:
+        found = tuple(_opener_of(kind).madl_devices() or ())
+        for device in found:
+            _check_listed(kind, device)
+    except Exception as error:  # others are to be seen, whatever this one raises
+        failures[kind] = error
+        return ()
+    failures.pop(kind, None)
+    return found
 
 
 def open_device(device: str) -> Backend:
@@ -57,10 +93,91 @@ def open_device(device: str) -> Backend:
         raise BackendNotFoundError(
             device, kinds(), "a device is named like 'cpu' or 'cuda:0'"
         )
-    kind, index = match.groups()
-    opener = _BUILT_IN.get(kind)
-    if opener is None:
-        raise BackendNotFoundError(device, kinds(), f"no backend of kind {kind!r}")
-    if index not in (None, "0"):
-        raise BackendNotFoundError(device, kinds(), f"there is one {kind} device only")
-    return opener()
+    kind = _claimed_kind(match[1])
+    try:
+        backend = _opener_of(kind).madl_open(device)
+    except BackendNotFoundError as error:
+        failures[kind] = error
+        raise BackendNotFoundError(device, kinds(), error.reason) from error.__cause__
+    except MadlError:  # it is there, and says itself what is wrong
+        raise
+    except Exception as error:  # a driver or a plugin that is broken, in any way
+        failures[kind] = error
+        raise BackendNotFoundError(device, kinds(), in_words(error)) from error
+    if backend is None:
+        there = ", ".join(devices_of(kind)) or "none"
+        raise BackendNotFoundError(device, kinds(), f"devices of {kind!r}: {there}")
+    failures.pop(kind, None)
+    return backend
+
+
+def plugin_states() -> tuple[PluginState, ...]:
+    """Import every plugin, and return what came of each."""
+    return tuple(_state_of(claim) for claim in _installed().claims)
+
+
+def forget_plugins() -> None:
+    """Look for plugins again when next asked: others may be installed by now."""
+    global _plugins
+    _plugins = None
+    failures.clear()
+
+
+def in_words(error: Exception) -> str:
+    """Return an error on one line."""
+    if isinstance(error, BackendNotFoundError):
+        return error.reason
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _installed() -> "Plugins":
+    global _plugins
+    found = _plugins
+    if found is None:
+        from madl.backends.plugins import Plugins
+
+        found = _plugins = Plugins(BUILT_IN)
+    return found
+
+
+def _opener_of(kind: str) -> Opener:
+    if kind in BUILT_IN:
+        return cast("Opener", import_module(BUILT_IN[kind]))
+    return _installed().load(kind)
+
+
+def _claimed_kind(kind: str) -> str:
+    """Return what a kind is a variant of: ``"cuda"`` for ``"cuda_managed"``."""
+    families = [*_families(kind)]
+    for family in families:
+        if family in BUILT_IN:
+            return family
+    claimed = _installed().kinds()
+    return next((family for family in families if family in claimed), kind)
+
+
+def _families(kind: str) -> Iterator[str]:
+    """Yield a kind, and what is left without its parts after an underscore."""
+    while kind:
+        yield kind
+        kind = kind.rpartition("_")[0]
+
+
+def _check_listed(kind: str, device: str) -> None:
+    match = _DEVICE.fullmatch(device)
+    if match is None or kind not in _families(match[1]):
+        raise BackendNotFoundError(
+            device, (), f"it lists {device!r}, which is no device of kind {kind!r}"
+        )
+
+
+def _state_of(claim: "Claim") -> PluginState:
+    try:
+        _installed().check_claim(claim)
+        _installed().load_claim(claim).check()
+    except Exception as error:  # as above: a plugin may raise anything
+        return PluginState(*claim[:3], (), in_words(error))
+    found = devices_of(claim.kind)
+    failure = failures.get(claim.kind)
+    return PluginState(*claim[:3], found, "" if failure is None else in_words(failure))

@@ -124,3 +124,13 @@ class SimBackend:
         return BackendCallError(
             self.device, what, NativeFailure(f"sim_{what}", 22, f"{nbytes} bytes")
         )
+
+
+def madl_devices() -> list[str]:
+    """Return the simulation."""
+    return ["sim"]
+
+
+def madl_open(device: str) -> SimBackend | None:
+    """Return a simulation of its own for each call."""
+    return SimBackend() if device in ("sim", "sim:0") else None

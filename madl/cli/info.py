@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
@@ -13,7 +14,6 @@ from rich.table import Table
 import madl
 from madl import hotpath
 from madl.backends import registry
-from madl.errors import BackendNotFoundError
 from madl.sizes import format_nbytes
 
 
@@ -30,10 +30,19 @@ def info(as_json: bool) -> None:
     for name in ("version", "core", "python", "system"):
         table.add_row(name, str(facts[name]))
     console.print(table)
-    for kind, device in facts["devices"].items():
-        table = Table(title=f"device kind {kind}", show_header=False)
-        for name, value in device.items():
+    for device, described in facts["devices"].items():
+        table = Table(title=f"device {device}", show_header=False)
+        for name, value in described.items():
             table.add_row(name, escape(str(value)))
+        console.print(table)
+    if facts["plugins"]:
+        table = Table(title="plugins", show_header=False)
+        for plugin in facts["plugins"]:
+            came_of_it = (
+                plugin["failure"] or ", ".join(plugin["devices"]) or "no device"
+            )
+            source = f"{plugin['distribution']} ({plugin['module']})"
+            table.add_row(plugin["kind"], escape(f"{source}: {came_of_it}"))
         console.print(table)
 
 
@@ -43,7 +52,12 @@ def _collect() -> dict[str, Any]:
         "core": "compiled" if hotpath.IS_COMPILED else "pure Python",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
-        "devices": {kind: _describe(kind) for kind in registry.kinds()},
+        "devices": {
+            device: described
+            for kind in registry.kinds()
+            for device, described in _describe_kind(kind)
+        },
+        "plugins": [state._asdict() for state in registry.plugin_states()],
     }
 
 
@@ -54,11 +68,17 @@ def _version() -> str:
         return "not installed"
 
 
-def _describe(kind: str) -> dict[str, str]:
-    try:
-        backend = registry.open_device(kind)
-    except BackendNotFoundError as error:
-        return {"not available": error.reason}
+def _describe_kind(kind: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the devices of a kind, or why there is none under the kind's name."""
+    for device in registry.devices_of(kind) or (kind,):
+        try:
+            yield device, _describe(device)
+        except Exception as error:  # what is broken is shown, whatever it raises
+            yield device, {"not available": registry.in_words(error)}
+
+
+def _describe(device: str) -> dict[str, str]:
+    backend = registry.open_device(device)
     memory = backend.memory_info()
     facts = {
         "device": backend.device,

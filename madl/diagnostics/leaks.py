@@ -24,16 +24,26 @@ def leak_check(pool: Pool | None = None) -> Iterator[None]:
     hides a new one of the same. What only cycles hold is collected first.
     """
     watched = defaults.pool_in_use() if pool is None else pool
-    before = _live(watched)
+    before = live_blocks(watched)
     yield
-    if _live(watched) - before:
-        gc.collect()
-    leaked = _by_tag(_live(watched) - before)
+    leaked = leaked_since(watched, before)
     if leaked:
         raise LeakError(watched.device, leaked)
 
 
-def _live(pool: Pool) -> Counter[tuple[str, int]]:
+def leaked_since(
+    pool: Pool, before: Counter[tuple[str, int]]
+) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Return bytes and blocks that are live now and were not, by tag.
+
+    What only cycles hold is collected first.
+    """
+    if live_blocks(pool) - before:
+        gc.collect()
+    return _by_tag(live_blocks(pool) - before)
+
+
+def live_blocks(pool: Pool) -> Counter[tuple[str, int]]:
     """Return how many blocks of each tag and size are live."""
     return Counter(
         (block.tag or "(no tag)", block.nbytes)

@@ -76,7 +76,7 @@ def test_the_table_ends_with_the_occupancy_at_the_peak(trace: Path) -> None:
     heading, line, legend = madl("replay", trace).stdout.splitlines()[-3:]
 
     assert heading == "at the peak:"
-    assert len(line) == 80
+    assert len(line) == 80 - (sys.platform == "win32")  # rich leaves one free there
     assert set(line) <= set("#+-._|")
     assert legend.startswith("# full ")
 
@@ -237,7 +237,7 @@ def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("cuda:0", "no backend of kind 'cuda'"),
+        ("nvme:0", "no backend of kind 'nvme'"),
         ("nonsense!", "a device is named like 'cpu' or 'cuda:0'"),
     ],
 )
@@ -246,7 +246,8 @@ def test_an_absent_device_is_one_clear_line(
 ) -> None:
     assert failure(madl("replay", trace, "--device", device)) == (
         f"no backend opens device {device!r} ({reason}); kinds that are installed: "
-        "cpu, sim. Try: `madl info`, or install the extra or plugin for that device"
+        "cpu, cuda, opencl, sim. "
+        "Try: `madl info`, or install the extra or plugin for that device"
     )
 
 
@@ -306,15 +307,15 @@ def test_info_says_what_madl_runs_on() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert rows["core"] in {"compiled", "pure Python"}
     assert "Python" in rows["python"]
-    assert "device kind cpu" in done.stdout
-    assert "device kind sim" in done.stdout
+    assert "device cpu" in done.stdout
+    assert "device sim" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_info_as_json_has_every_device() -> None:
     facts = json.loads(madl("info", "--json").stdout)
 
-    assert set(facts["devices"]) == {"cpu", "sim"}
+    assert {"cpu", "sim"} <= set(facts["devices"])
     assert facts["devices"]["sim"]["capabilities"] == "COMMIT, REMAP"
     assert "HOST_ACCESS" in facts["devices"]["cpu"]["capabilities"]
     assert {"version", "core", "python", "system"} <= set(facts)

@@ -1,0 +1,143 @@
+"""Plugins that are installed: found by metadata, imported one by one.
+
+pluggy's own loader stops at the first plugin that fails to import; here a broken one
+harms nobody but those who ask for its devices. Each has a plugin manager of its own,
+so that what is wrong with a hook is wrong with that plugin alone.
+"""
+
+import os
+from collections.abc import Callable, Container, Iterator
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+from madl.backends.protocol import Backend
+from madl.errors import BackendNotFoundError
+
+GROUP = "madl"
+NO_AUTOLOAD = "MADL_DISABLE_PLUGIN_AUTOLOAD"
+"""Environment variable: if set, entry points are not looked at."""
+NAMED = "MADL_PLUGINS"
+"""Environment variable: modules to use as plugins, with commas, autoload or not.
+
+A module's kind is its last name without ``madl_``, or is said before it, as in
+``nvme=my.module``.
+"""
+
+
+class Claim(NamedTuple):
+    """Somebody who says that devices of a kind are theirs."""
+
+    kind: str
+    distribution: str
+    """Its name and version: ``"madl-nvme 1.0"``. Or where the module was named."""
+    module: str
+    load: Callable[[], object]
+
+
+class Plugin:
+    """A plugin that was imported, behind its hooks."""
+
+    def __init__(self, claim: Claim) -> None:
+        import pluggy
+
+        from madl.backends import hookspecs
+
+        self._manager = pluggy.PluginManager("madl")
+        self._manager.add_hookspecs(hookspecs)
+        self._manager.register(claim.load(), claim.kind)
+
+    def madl_devices(self) -> list[str] | None:
+        """Call the hook."""
+        devices: list[str] | None = self._manager.hook.madl_devices()
+        return devices
+
+    def madl_open(self, device: str) -> Backend | None:
+        """Call the hook."""
+        backend: Backend | None = self._manager.hook.madl_open(device=device)
+        return backend
+
+    def check(self) -> None:
+        """Raise ``pluggy.PluginValidationError`` for hooks that do not exist."""
+        self._manager.check_pending()
+
+
+class Plugins:
+    """Every claim of this process, and the plugins that were imported for one.
+
+    Args:
+        reserved: madl's own kinds, and what stands before an underscore in others.
+    """
+
+    def __init__(self, reserved: Container[str]) -> None:
+        self.claims = sorted(_find_claims(), key=lambda claim: claim[:3])
+        self._reserved = reserved
+        self._loaded: dict[Claim, Plugin] = {}
+
+    def kinds(self) -> set[str]:
+        """Return the kinds that are claimed and not reserved."""
+        kinds = {claim.kind for claim in self.claims}
+        return {kind for kind in kinds if kind.partition("_")[0] not in self._reserved}
+
+    def load(self, kind: str) -> Plugin:
+        """Return the plugin of a kind, imported.
+
+        Raises:
+            BackendNotFoundError: Nobody claims the kind, or two do.
+            Exception: What its import, or registering its hooks, raises.
+        """
+        claims = [claim for claim in self.claims if claim.kind == kind]
+        if not claims:
+            raise BackendNotFoundError(kind, (), f"no backend of kind {kind!r}")
+        for claim in claims:
+            self.check_claim(claim)
+        return self.load_claim(claims[0])
+
+    def load_claim(self, claim: Claim) -> Plugin:
+        """Return the plugin behind a claim, imported."""
+        plugin = self._loaded.get(claim)
+        if plugin is None:
+            plugin = self._loaded.setdefault(claim, Plugin(claim))
+        return plugin
+
+    def check_claim(self, claim: Claim) -> None:
+        """Raise when a claim is for what belongs to somebody else."""
+        reason = ""
+        others = [one for one in self.claims if one.kind == claim.kind]
+        if claim.kind.partition("_")[0] in self._reserved:
+            reason = f"kind {claim.kind!r} is reserved for madl's own backends"
+        elif not claim.kind.isidentifier() or claim.kind.lower() != claim.kind:
+            reason = f"{claim.kind!r} is no kind; one is named like 'cuda'"
+        elif len(others) > 1:
+            names = " and ".join(one.distribution for one in others)
+            reason = f"{names} claim kind {claim.kind!r}; uninstall all but one"
+        if reason:
+            raise BackendNotFoundError(claim.kind, (), reason)
+
+
+def _find_claims() -> Iterator[Claim]:
+    named = list(_named())
+    modules = {module for module, _ in named}
+    is_automatic = not os.environ.get(NO_AUTOLOAD)
+    installed = set()
+    for entry in entry_points(group=GROUP):
+        if is_automatic or entry.value in modules:
+            installed.add((entry.value, entry.name))
+            yield Claim(entry.name, _origin(entry), entry.value, entry.load)
+    for module, kind in named:
+        if (module, kind) not in installed:
+            yield Claim(kind, NAMED, module, partial(import_module, module))
+
+
+def _named() -> Iterator[tuple[str, str]]:
+    """Yield each module of MADL_PLUGINS and its kind."""
+    for item in os.environ.get(NAMED, "").split(","):
+        kind, _, module = item.strip().rpartition("=")
+        if module:
+            last = module.rpartition(".")[2].removeprefix("madl_")
+            yield module.strip(), kind.strip() or last
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"

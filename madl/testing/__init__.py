@@ -1,0 +1,50 @@
+"""What proves a backend: the tests it has to pass, and a device that misbehaves.
+
+>>> from madl.testing import FakeBackend
+>>> FakeBackend(fail_on_call=1).device
+'fake'
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from madl.testing.case import required_kinds
+    from madl.testing.conformance import BackendConformance
+    from madl.testing.fakes import FakeBackend, FakeView
+    from madl.testing.faults import Failure, Fault, MisuseError
+    from madl.testing.leaks import LeakWatch
+    from madl.testing.streams import FakeEvent, FakeStream
+
+# As in madl itself: pytest imports this package to find its plugin, in every run.
+_HOMES = {
+    "BackendConformance": "conformance",
+    "Failure": "faults",
+    "FakeBackend": "fakes",
+    "FakeEvent": "streams",
+    "FakeStream": "streams",
+    "FakeView": "fakes",
+    "Fault": "faults",
+    "LeakWatch": "leaks",
+    "MisuseError": "faults",
+    "required_kinds": "case",
+}
+
+__all__ = [
+    "BackendConformance",
+    "Failure",
+    "FakeBackend",
+    "FakeEvent",
+    "FakeStream",
+    "FakeView",
+    "Fault",
+    "LeakWatch",
+    "MisuseError",
+    "required_kinds",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # any of the names above
+    if name not in _HOMES:
+        raise AttributeError(f"module 'madl.testing' has no attribute {name!r}")
+    return getattr(import_module(f"madl.testing.{_HOMES[name]}"), name)

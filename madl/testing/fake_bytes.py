@@ -1,0 +1,196 @@
+"""The bytes of a fake device: copies, fills and streams, in this process's memory."""
+
+import ctypes
+import mmap
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+
+from madl.backends.protocol import Capability, Reservation
+from madl.testing.faults import MisuseError
+from madl.testing.streams import FakeEvent, FakeStream
+
+GARBAGE = 0xA5
+
+
+class FakeBytes:
+    """What a fake device can do with content. Its accounting is in the subclass."""
+
+    device: str
+    capabilities: Capability
+
+    def __init__(self) -> None:
+        self.default_stream = FakeStream(self)  # its work is done at once
+        self._streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
+        self._addresses: dict[object, int] = {}
+        self._maps: dict[int, mmap.mmap] = {}
+
+    def make_stream(self) -> FakeStream:
+        """Return a stream of this device."""
+        stream = FakeStream(self)
+        self._streams.add(stream)
+        return stream
+
+    def finish(self) -> None:
+        """Do all work of all streams."""
+        for stream in list(self._streams):
+            stream.pump()
+
+    def copy_from_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy to the device; on a stream, what ``source`` holds by then."""
+        self._usable(Capability.COPY, reservation, offset, source.nbytes)
+
+        def work() -> None:
+            start = self._usable(Capability.COPY, reservation, offset, source.nbytes)
+            data = source.tobytes()
+            ctypes.memmove(start, data, len(data))
+
+        self._do("copy_from_host", source.nbytes, stream, work)
+
+    def copy_to_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from the device."""
+        nbytes = destination.nbytes
+        self._usable(Capability.COPY, reservation, offset, nbytes)
+
+        def work() -> None:
+            start = self._usable(Capability.COPY, reservation, offset, nbytes)
+            destination.cast("B")[:] = ctypes.string_at(start, nbytes)
+
+        self._do("copy_to_host", nbytes, stream, work)
+
+    def copy_inside(
+        self,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy inside the device, between ranges that do not overlap."""
+
+        def places() -> tuple[int, int]:
+            start = self._usable(Capability.COPY, source, source_offset, nbytes)
+            to = self._usable(Capability.COPY, destination, destination_offset, nbytes)
+            return start, to
+
+        start, to = places()
+        if start < to + nbytes and to < start + nbytes:
+            raise MisuseError(f"copy of {nbytes} inside the device overlaps itself")
+        self._do("copy_inside", nbytes, stream, lambda: self._move(*places(), nbytes))
+
+    def fill(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Set every byte of a range."""
+        if not 0 <= value <= 255:
+            raise MisuseError(f"fill with {value}")
+        self._usable(Capability.FILL, reservation, offset, nbytes)
+
+        def work() -> None:
+            start = self._usable(Capability.FILL, reservation, offset, nbytes)
+            ctypes.memset(start, value, nbytes)
+
+        self._do("fill", nbytes, stream, work)
+
+    def stream_key(self, stream: object) -> Hashable:
+        """Return a stream's identity."""
+        return id(self._stream(stream))
+
+    def record(self, stream: object) -> FakeEvent:
+        """Return the position after what is queued now."""
+        known = self._stream(stream)
+        return FakeEvent(known, known.queued_count)
+
+    def is_done(self, event: object) -> bool:
+        """Return whether somebody waited for it, or for later work."""
+        return _event(event).is_done()
+
+    def wait(self, stream: object, event: object) -> None:
+        """Let work queued later wait."""
+        self._stream(stream).queue(_event(event).reach)
+
+    def synchronize(self, event: object) -> None:
+        """Do the work before an event."""
+        _event(event).reach()
+
+    @abstractmethod
+    def _usable(
+        self, needed: Capability, reservation: Reservation, offset: int, nbytes: int
+    ) -> int:
+        """Return the address of a range, all of which is committed."""
+
+    @abstractmethod
+    def _call(self, name: str, nbytes: int) -> AbstractContextManager[None]:
+        """Note a call and let it take effect, or fail."""
+
+    def _is_host_accessible(self) -> bool:
+        return Capability.HOST_ACCESS in self.capabilities
+
+    def _do(
+        self, name: str, nbytes: int, stream: object, work: Callable[[], None]
+    ) -> None:
+        with self._call(name, nbytes):
+            if stream is None:
+                work()
+            else:
+                self._stream(stream).queue(work)
+
+    def _stream(self, stream: object) -> FakeStream:
+        if Capability.STREAM_ORDERED not in self.capabilities:
+            raise MisuseError("STREAM_ORDERED was not claimed")
+        if stream is None:
+            return self.default_stream
+        if not isinstance(stream, FakeStream):
+            raise TypeError(f"stream must be a FakeStream, got {stream!r}")
+        if stream.owner is not self:
+            raise ValueError(f"the stream is of another device than {self.device}")
+        return stream
+
+    def _map(self, nbytes: int, alignment: int) -> int:
+        """Take memory that starts at an odd multiple of the alignment."""
+        mapped = mmap.mmap(-1, nbytes + 2 * alignment)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        address = start + (alignment - start) % (2 * alignment)
+        self._maps[address] = mapped
+        return address
+
+    def _unmap(self, address: int) -> None:
+        self._maps.pop(address, None)
+
+    def _spoil(self, start: int, nbytes: int) -> None:
+        """Put garbage where content is undefined."""
+        if self._maps:
+            ctypes.memset(start, GARBAGE, nbytes)
+
+    def _move(self, start: int, to: int, nbytes: int) -> None:
+        if self._maps:
+            ctypes.memmove(to, start, nbytes)
+
+
+def _event(event: object) -> FakeEvent:
+    if not isinstance(event, FakeEvent):
+        raise MisuseError(f"{event!r} is no event of this device")
+    return event
