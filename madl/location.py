@@ -1,10 +1,14 @@
 """Where a memory lies, be it whole or a slice."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import HotArena, Memory
+
+# Of the flags' values: an & of two flags costs more than a small copy.
+_HOST = Capability.HOST_ACCESS._value_
+_HOST_OR_STREAMS = _HOST | Capability.STREAM_ORDERED._value_
 
 _slices: set[tuple[int, int]] = set()
 """Every slice that lives: the ids of what it was cut from, and its own."""
@@ -56,6 +60,24 @@ def locate(memory: Memory, use: str) -> Place:
     raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
 
 
+class _Reserved(Protocol):
+    """What an arena is, seen from here."""
+
+    reservation: Reservation
+
+
+def reservation_of(arena: HotArena) -> Reservation:
+    """Return the reservation that an arena places its blocks in."""
+    reserved: _Reserved = arena  # type: ignore[assignment]  # what a pool's arena has
+    return reserved.reservation
+
+
+def is_plain_host(memory: Memory) -> bool:
+    """Return whether the CPU, and no queued work, reads and writes a memory."""
+    value: int = memory._pool.capabilities._value_
+    return value & _HOST_OR_STREAMS == _HOST
+
+
 def host_address(memory: Memory, use: str) -> int:
     """Return the address at which the CPU can reach a memory.
 
@@ -65,7 +87,7 @@ def host_address(memory: Memory, use: str) -> int:
     arena, offset = locate(memory, use)
     if arena is None:
         return 0
-    if not memory._pool.capabilities & Capability.HOST_ACCESS:
+    if not memory._pool.capabilities._value_ & _HOST:
         raise MissingCapabilityError(
             memory._pool.device,
             f"host access, which {use} needs",

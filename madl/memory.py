@@ -8,20 +8,24 @@ import ctypes
 import operator
 from typing import Any
 
-from madl import hotpath
+from madl import hotpath, transfer
 from madl.backends.protocol import Capability
-from madl.errors import FreedMemoryError, MissingCapabilityError, NotContiguousError
+from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import Memory
-from madl.location import Slice, has_slices, host_address, locate
-from madl.sizes import parse_nbytes
-from madl.views import (
-    array_interface,
-    as_array,
-    detach_root,
-    has_views,
-    tobytes,
-    view,
+from madl.location import (
+    Slice,
+    has_slices,
+    host_address,
+    is_plain_host,
+    locate,
+    reservation_of,
 )
+from madl.sizes import parse_nbytes
+from madl.transfer import bytes_of
+from madl.views import array_interface, as_array, detach_root, has_views, view
+
+# Of the flag's value: an & of two flags costs more than a view.
+_VIEW = Capability.VIEW._value_
 
 
 def address(memory: Memory) -> int:
@@ -35,8 +39,15 @@ def address(memory: Memory) -> int:
 
 
 def native(memory: Memory) -> object:
-    """Return what the device's API calls the memory."""
-    return address(memory)
+    """Return what the device's API calls the memory; ``None`` for a view of nothing."""
+    if not memory._pool.capabilities._value_ & _VIEW:
+        return address(memory)
+    arena, offset = locate(memory, "native")
+    if arena is None:
+        return None
+    backend = memory._pool._backend
+    made: object = backend.view(reservation_of(arena), offset, memory._nbytes)
+    return made
 
 
 def capacity(memory: Memory) -> int:
@@ -111,20 +122,6 @@ def cut(memory: Memory, part: slice) -> Memory:
     return memory._pool._slice_of(Slice(whole, start), max(stop - start, 0))
 
 
-def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
-    """Return the bytes of a ``Memory`` or of any C-contiguous buffer.
-
-    Raises:
-        NotContiguousError: The buffer has gaps.
-    """
-    if isinstance(source, Memory):
-        return view(source)
-    buffer = memoryview(source)
-    if not buffer.c_contiguous:
-        raise NotContiguousError(buffer.shape or (), buffer.strides or ())
-    return buffer.cast("B") if buffer.nbytes else memoryview(bytearray())
-
-
 def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
     """Copy the bytes of ``source`` to the start of ``destination``.
 
@@ -136,22 +133,20 @@ def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # no
     Raises:
         ValueError: ``source`` is larger, or ``destination`` is read-only.
         NotContiguousError: One of them has gaps.
-        MissingCapabilityError: A stream was given for host memory.
+        MissingCapabilityError: A stream was given for host memory, or for two devices.
 
     Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
+    Between two devices the bytes go through the host.
     """
+    for side in (destination, source):
+        if isinstance(side, Memory) and not is_plain_host(side):
+            transfer.copy(destination, source, stream)
+            return
     if stream is not None:
         owner = destination if isinstance(destination, Memory) else source
-        device = owner._pool.device if isinstance(owner, Memory) else "cpu"
-        raise MissingCapabilityError(device, "streams", "copy without stream=")
+        raise transfer.no_streams(owner)
     to, of = bytes_of(destination), bytes_of(source)
-    if of.nbytes > to.nbytes:
-        raise ValueError(
-            f"cannot copy {of.nbytes} bytes into {to.nbytes}; "
-            "copy a slice of the source, or allocate a larger destination"
-        )
-    if to.readonly:
-        raise ValueError("destination must be writable, got a read-only buffer")
+    transfer.check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
     to[: of.nbytes] = of
 
 
@@ -173,9 +168,17 @@ def fill(memory: Memory, value: int) -> None:
         )
     if not 0 <= (byte := operator.index(value)) <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
-    host = host_address(memory, "fill()")  # last: an __index__ may have freed it
-    if host:
-        ctypes.memset(host, byte, memory._nbytes)
+    # Last: an __index__ may have freed it.
+    if is_plain_host(memory) or not _can(memory, Capability.FILL):
+        host = host_address(memory, "fill()")
+        if host:
+            ctypes.memset(host, byte, memory._nbytes)
+    elif locate(memory, "fill()").arena is not None:
+        transfer.fill(memory, byte)
+
+
+def _can(memory: Memory, capability: Capability) -> bool:
+    return bool(memory._pool.capabilities & capability)
 
 
 def resize(memory: Memory, nbytes: int | str) -> None:
@@ -185,7 +188,8 @@ def resize(memory: Memory, nbytes: int | str) -> None:
     locate(memory, "resize()")
     _refuse_to_move(memory)
     detach_root(memory)
-    if kept:
+    copies = not is_plain_host(memory) and _can(memory, Capability.COPY)
+    if kept and not copies:
         host_address(memory, "resize()")
     moved = memory._pool.allocate(wanted, tag=tag(memory))
     try:
@@ -193,7 +197,9 @@ def resize(memory: Memory, nbytes: int | str) -> None:
         locate(memory, "resize()")
         _refuse_to_move(memory)
         detach_root(memory)
-        if kept:
+        if kept and copies:
+            transfer.copy_block(moved, memory, kept)
+        elif kept:
             source = host_address(memory, "resize()")
             ctypes.memmove(host_address(moved, "resize()"), source, kept)
     except BaseException:
@@ -256,6 +262,6 @@ hotpath.register_cold(
         "resize": resize,
         "stream": stream,
         "tag": tag,
-        "tobytes": tobytes,
+        "tobytes": transfer.tobytes,
     }
 )

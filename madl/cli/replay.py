@@ -17,6 +17,7 @@ from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_reader import open_trace
+from madl.diagnostics.verify import verify
 from madl.errors import OutOfMemoryError
 from madl.options import FITS
 from madl.pool import Pool
@@ -48,7 +49,8 @@ class ByteCount(click.ParamType[int]):
     "--device",
     default="sim",
     show_default=True,
-    help="sim places offsets only, in up to 256 GiB; cpu takes this machine's memory.",
+    help="sim places offsets only, in up to 256 GiB; cpu and others, such as opencl:0, "
+    "take memory.",
 )
 @click.option(
     "--fit",
@@ -70,7 +72,13 @@ class ByteCount(click.ParamType[int]):
     is_flag=True,
     help="Take new pages even while taken ones lie unused somewhere else.",
 )
-@click.option("--touch", is_flag=True, help="Write to every byte (with --device cpu).")
+@click.option("--touch", is_flag=True, help="Write to every byte; not on sim.")
+@click.option(
+    "--verify",
+    "is_verified",
+    is_flag=True,
+    help="Then replay it again, and read back what is written to each block.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(
     trace: str | None,
@@ -81,6 +89,7 @@ def replay(
     limit: int | None,
     no_recycle: bool,
     touch: bool,
+    is_verified: bool,
     as_json: bool,
 ) -> None:
     """Replay a TRACE through a pool and report what it took from the device.
@@ -99,14 +108,19 @@ def replay(
         )
     except ValueError as error:  # an option that does not suit the device
         raise click.UsageError(str(error)) from None
+    events = (1 + is_verified) * len(loaded)
     try:
-        with pool, _progress(len(loaded), hidden=as_json) as advance:
+        with pool, _progress(events, hidden=as_json) as advance:
             result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
+            if is_verified:
+                verified = verify(loaded, pool, on_progress=advance.update)
     except OutOfMemoryError as error:
         most = format_nbytes(loaded.peak_live_nbytes)
         error.add_note(f"The trace has up to {most} live at once.")
         raise
     figures = _figures(loaded, pool, policy, result)
+    if is_verified:
+        figures["verified_nbytes"] = verified.nbytes
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
@@ -203,6 +217,8 @@ def _print_table(figures: dict[str, Any], result: Replay) -> None:
         "ns per event": f"{figures['ns_per_event']:,.0f}",
         "  of which the loop": f"{figures['loop_ns_per_event']:.0f}",
     }
+    if "verified_nbytes" in figures:
+        rows["written and read back"] = format_nbytes(figures["verified_nbytes"])
     for name, value in rows.items():
         table.add_row(name, str(value))
     console = Console()

@@ -72,6 +72,22 @@ def test_a_question_does_not_count() -> None:
         ("COMMIT", lambda counted, piece: counted.commit(piece, 0, GRANULARITY)),
         ("COMMIT", lambda counted, piece: counted.decommit(piece, 0, GRANULARITY)),
         ("REMAP", lambda counted, piece: counted.remap(piece, 0, 4096, GRANULARITY)),
+        ("COPY", lambda counted, piece: counted.copy_inside(piece, 0, piece, 8, 4)),
+        (
+            "COPY",
+            lambda counted, piece: counted.copy_to_host(piece, 0, memoryview(b"")),
+        ),
+        (
+            "COPY",
+            lambda counted, piece: counted.copy_from_host(piece, 0, memoryview(b"")),
+        ),
+        ("FILL", lambda counted, piece: counted.fill(piece, 0, 8, 1)),
+        ("VIEW", lambda counted, piece: counted.view(piece, 0, 8)),
+        ("STREAM_ORDERED", lambda counted, piece: counted.stream_key("stream")),
+        ("STREAM_ORDERED", lambda counted, piece: counted.record("stream")),
+        ("STREAM_ORDERED", lambda counted, piece: counted.is_done("event")),
+        ("STREAM_ORDERED", lambda counted, piece: counted.wait("stream", "event")),
+        ("STREAM_ORDERED", lambda counted, piece: counted.synchronize("event")),
     ],
 )
 def test_a_backend_without_the_capability_is_not_called(

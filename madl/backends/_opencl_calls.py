@@ -1,0 +1,104 @@
+"""Each call to pyopencl that moves or takes memory, by one name.
+
+They raise pyopencl's own errors. A test puts an object of its own in their place and
+lets any of them fail.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+
+class OpenclCalls:
+    """pyopencl as it is installed here.
+
+    Raises:
+        ImportError: It is not.
+    """
+
+    def __init__(self) -> None:
+        import pyopencl
+
+        self._cl: Any = pyopencl
+        self.Error: type[Exception] = pyopencl.Error
+        """What each call raises when it fails."""
+
+    def create_queue(
+        self, context: "cl.Context", device: "cl.Device"
+    ) -> "cl.CommandQueue":
+        """Return a new queue, which keeps its order."""
+        return self._cl.CommandQueue(context, device)
+
+    def create_buffer(
+        self, context: "cl.Context", nbytes: int, *, on_host: bool
+    ) -> "cl.Buffer":
+        """Return a new buffer; ``on_host`` has the host's memory taken now."""
+        flags = self._cl.mem_flags.READ_WRITE
+        if on_host:
+            flags |= self._cl.mem_flags.ALLOC_HOST_PTR
+        return self._cl.Buffer(context, flags, nbytes)
+
+    def create_managed(
+        self, context: "cl.Context", nbytes: int, *, fine: bool
+    ) -> "cl.SVMAllocation":
+        """Return new memory at one address for host and device."""
+        flags = self._cl.svm_mem_flags.READ_WRITE
+        if fine:
+            flags |= self._cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+        return self._cl.SVMAllocation(context, nbytes, 0, flags)
+
+    def release(self, native: "cl.Buffer | cl.SVMAllocation") -> None:
+        """Release a buffer or managed memory."""
+        native.release()
+
+    def sub_buffer(self, buffer: "cl.Buffer", offset: int, nbytes: int) -> "cl.Buffer":
+        """Return a buffer for a part of one."""
+        return buffer.get_sub_region(offset, nbytes)
+
+    def managed_part(self, part: memoryview) -> "cl.SVM":
+        """Return what stands for a part of managed memory in pyopencl."""
+        return self._cl.SVM(part)
+
+    def copy(
+        self, queue: "cl.CommandQueue", to: object, of: object, **options: object
+    ) -> "cl.Event":
+        """Queue a copy between host and device, or inside the device."""
+        return self._cl.enqueue_copy(queue, to, of, **options)
+
+    def fill_buffer(
+        self,
+        queue: "cl.CommandQueue",
+        buffer: "cl.Buffer",
+        pattern: bytes,
+        offset: int,
+        nbytes: int,
+    ) -> "cl.Event":
+        """Queue the filling of a part of a buffer with a pattern."""
+        return self._cl.enqueue_fill_buffer(queue, buffer, pattern, offset, nbytes)
+
+    def fill_managed(
+        self, queue: "cl.CommandQueue", part: "cl.SVM", pattern: bytes, nbytes: int
+    ) -> "cl.Event":
+        """Queue the filling of managed memory with a pattern."""
+        return self._cl.enqueue_svm_memfill(queue, part, pattern, nbytes)
+
+    def mark(self, queue: "cl.CommandQueue") -> "cl.Event":
+        """Return an event behind all that is queued."""
+        return self._cl.enqueue_marker(queue)
+
+    def flush(self, queue: "cl.CommandQueue") -> None:
+        """Hand what is queued to the device: else nobody need ever begin it."""
+        queue.flush()
+
+    def hold_back(self, queue: "cl.CommandQueue", event: "cl.Event") -> None:
+        """Let what is queued from now on wait for an event."""
+        self._cl.enqueue_barrier(queue, wait_for=[event])
+
+    def status(self, event: "cl.Event") -> int:
+        """Return 0 when an event is reached, less when its work failed."""
+        return int(event.command_execution_status)
+
+    def wait(self, event: "cl.Event") -> None:
+        """Return when an event is reached."""
+        event.wait()

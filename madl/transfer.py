@@ -1,0 +1,229 @@
+"""Copies and fills of memory that the CPU cannot reach, or not on its own.
+
+Work without a stream is queued in the stream that owns the memory, after all that is
+queued there already, and has been done on return.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability, Reservation
+from madl.errors import MissingCapabilityError, NotContiguousError
+from madl.hotpath import Memory
+from madl.location import is_plain_host, locate, reservation_of
+from madl.views import view
+
+STAGE_NBYTES = 8 << 20
+"""What goes from one device to another passes through so much host memory."""
+
+
+class Part(NamedTuple):
+    """A range of a device's memory, and the handle that it belongs to."""
+
+    memory: Memory
+    backend: CountedBackend
+    reservation: Reservation
+    offset: int
+    nbytes: int
+
+    def cut(self, start: int, stop: int) -> "Part":
+        """Return a part of it."""
+        return self._replace(offset=self.offset + start, nbytes=stop - start)
+
+
+def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
+    """Return the bytes of a ``Memory`` or of any C-contiguous buffer.
+
+    Raises:
+        NotContiguousError: The buffer has gaps.
+    """
+    if isinstance(source, Memory):
+        return view(source)
+    buffer = memoryview(source)
+    if not buffer.c_contiguous:
+        raise NotContiguousError(buffer.shape or (), buffer.strides or ())
+    return buffer.cast("B") if buffer.nbytes else memoryview(bytearray())
+
+
+def check_room(of: int, to: int, *, is_readonly: bool) -> None:
+    """Raise where so many bytes cannot be copied into so many."""
+    if of > to:
+        raise ValueError(
+            f"cannot copy {of} bytes into {to}; "
+            "copy a slice of the source, or allocate a larger destination"
+        )
+    if is_readonly:
+        raise ValueError("destination must be writable, got a read-only buffer")
+
+
+def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
+    """Copy as ``memory.copy`` does, where one side is on a device."""
+    of, to = _side(source), _side(destination)
+    is_readonly = isinstance(to, memoryview) and to.readonly
+    check_room(of.nbytes, to.nbytes, is_readonly=is_readonly)
+    if stream is not None:
+        _check_stream(destination, source, of, to)
+        for side in (destination, source):
+            if isinstance(side, Memory):
+                side.record_stream(stream)
+    if isinstance(to, Part):
+        _write(to.cut(0, of.nbytes), of, stream)
+    else:
+        _read(to[: of.nbytes], of, stream)
+
+
+def copy_block(to: Memory, of: Memory, nbytes: int) -> None:
+    """Copy the start of a memory to another one of its pool."""
+    use = "resize()"
+    _write(_part(to, use).cut(0, nbytes), _part(of, use).cut(0, nbytes), None)
+
+
+def fill(memory: Memory, value: int) -> None:
+    """Set every byte of a memory of a device with FILL."""
+    part = _part(memory, "fill()")
+    stream = memory.stream
+    part.backend.fill(part.reservation, part.offset, part.nbytes, value, stream=stream)
+    _finish(part.backend, stream)
+
+
+def tobytes(memory: Memory) -> bytes:
+    """Return a copy of the content."""
+    side = _side(memory)
+    if isinstance(side, memoryview):
+        return bytes(side)
+    content = bytearray(side.nbytes)
+    _read(memoryview(content), side, None)
+    return bytes(content)
+
+
+def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Memory
+    """Return what copies read or write: bytes, where only the CPU can.
+
+    Memory that both reach is copied by the device, behind what is queued there.
+    """
+    if not isinstance(side, Memory) or is_plain_host(side):
+        return bytes_of(side)
+    if not side._nbytes:
+        locate(side, "a view")
+        return memoryview(bytearray())
+    if side._pool.capabilities & Capability.COPY:
+        return _part(side, "a copy")
+    return bytes_of(side)
+
+
+def _part(memory: Memory, use: str) -> Part:
+    arena, offset = locate(memory, use)
+    assert arena is not None, "only memory without bytes has no arena"
+    return Part(
+        memory,
+        memory._pool._backend,
+        reservation_of(arena),
+        offset,
+        memory._nbytes,
+    )
+
+
+def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # noqa: ANN401  # any buffer, Memory or side
+    """Raise where a copy cannot be queued in a stream."""
+    parts = [side for side in (of, to) if isinstance(side, Part)]
+    for part in parts:
+        if not part.backend.capabilities & Capability.STREAM_ORDERED:
+            raise no_streams(part.memory)
+    if not parts:
+        raise no_streams(destination if isinstance(destination, Memory) else source)
+    if len(parts) == 2 and parts[0].backend.inner != parts[1].backend.inner:
+        raise MissingCapabilityError(
+            parts[0].backend.device,
+            f"streams that {parts[1].backend.device} shares",
+            "copy without stream=",
+        )
+    if _overlap(of, to):
+        raise ValueError(
+            "a copy in a stream must not overlap itself; copy without stream="
+        )
+
+
+def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
+    """Return the error for a stream where there are none."""
+    device = side._pool.device if isinstance(side, Memory) else "cpu"
+    return MissingCapabilityError(device, "streams", "copy without stream=")
+
+
+def _read(to: memoryview, of: "Part | memoryview", stream: object) -> None:
+    if isinstance(of, memoryview):
+        to[:] = of
+    elif of.nbytes:
+        _copy_to_host(to, of, stream)
+
+
+def _write(to: Part, of: "Part | memoryview", stream: object) -> None:
+    if not to.nbytes:
+        return
+    if isinstance(of, memoryview):
+        _copy_from_host(to, of, stream)
+    elif of.backend.inner == to.backend.inner and not _overlap(of, to):
+        _copy_inside(to, of, stream)
+    else:
+        stage = memoryview(bytearray(min(of.nbytes, STAGE_NBYTES)))
+        for start, stop in _pieces(of.nbytes, backwards=of.offset < to.offset):
+            staged = stage[: stop - start]
+            _copy_to_host(staged, of.cut(start, stop), None)
+            _copy_from_host(to.cut(start, stop), staged, None)
+
+
+def _pieces(nbytes: int, *, backwards: bool) -> Iterator[tuple[int, int]]:
+    """Yield ranges in the order in which a move to where they overlap reads them."""
+    starts = range(0, nbytes, STAGE_NBYTES)
+    for start in reversed(starts) if backwards else starts:
+        yield start, min(start + STAGE_NBYTES, nbytes)
+
+
+def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
+    where = of.memory.stream if stream is None else stream
+    of.backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+    if stream is None:
+        _finish(of.backend, where)
+
+
+def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
+    where = to.memory.stream if stream is None else stream
+    to.backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+    if stream is None:
+        _finish(to.backend, where)
+
+
+def _copy_inside(to: Part, of: Part, stream: object) -> None:
+    where = to.memory.stream if stream is None else stream
+    if stream is None:
+        where = _join(to, of)
+    to.backend.copy_inside(
+        of.reservation, of.offset, to.reservation, to.offset, to.nbytes, stream=where
+    )
+    if stream is None:
+        _finish(to.backend, where)
+
+
+def _join(to: Part, of: Part) -> object:
+    """Return a stream that runs after all that is queued for both ranges."""
+    writes, reads = to.memory.stream, of.memory.stream
+    if writes is None or reads is None:
+        _finish(to.backend, reads)
+    elif to.backend.stream_key(writes) != of.backend.stream_key(reads):
+        to.backend.wait(writes, of.backend.record(reads))
+    return writes
+
+
+def _finish(backend: CountedBackend, stream: object) -> None:
+    if stream is not None:
+        backend.synchronize(backend.record(stream))
+
+
+def _overlap(of: object, to: object) -> bool:
+    return (
+        isinstance(of, Part)
+        and isinstance(to, Part)
+        and of.reservation.native is to.reservation.native
+        and of.offset < to.offset + to.nbytes
+        and to.offset < of.offset + of.nbytes
+    )

@@ -1,0 +1,214 @@
+"""PyOpenCL arrays over a pool: right results, and blocks that end with the arrays."""
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import madl
+from madl import OutOfMemoryError, Pool
+from madl.backends.opencl import OpenclBackend
+from madl.integrations.pyopencl import PoolAllocator, default_queue, memory_of
+from tests.backends.opencl.device import pyopencl_or_skip
+
+cl = pyopencl_or_skip()
+
+import pyopencl.array as cla  # noqa: E402  # only where it is installed
+
+pytestmark = pytest.mark.opencl
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["buffer", "fine", "coarse"])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    queue = cl.CommandQueue(OpenclBackend().context)
+    with Pool(OpenclBackend(queue, memory=request.param)) as pool:
+        yield pool
+        gc.collect()
+        assert pool.stats().live_nbytes == 0, "an array has left its block behind"
+        pool.check()
+
+
+def live_nbytes(pool: Pool) -> int:
+    return pool.stats().live_nbytes
+
+
+def test_arithmetic_over_a_pool_is_that_of_numpy(pool: Pool) -> None:
+    queue, allocator = default_queue(pool), PoolAllocator(pool)
+    drawn = np.random.default_rng(1)
+    host = [drawn.random((300, 70), np.float32) for _ in range(3)]
+    x, y, z = (cla.to_device(queue, one, allocator=allocator) for one in host)
+
+    for _ in range(20):
+        x = x * 0.5 + y - z * y
+        host[0] = host[0] * np.float32(0.5) + host[1] - host[2] * host[1]
+
+    np.testing.assert_allclose(x.get(), host[0], rtol=1e-5, atol=1e-6)
+    assert pool.stats().allocation_count > 40
+
+
+def test_reductions_take_from_the_pool(pool: Pool) -> None:
+    pytest.importorskip("mako")  # pyopencl makes its reductions with it
+    queue, allocator = default_queue(pool), PoolAllocator(pool)
+    host = np.arange(10_000, dtype=np.int64)
+    array = cla.to_device(queue, host, allocator=allocator)
+
+    total = cla.sum(array)
+
+    assert int(total.get()) == host.sum()
+    assert memory_of(total).pool is pool
+
+
+def test_results_have_the_allocator_of_their_operands(pool: Pool) -> None:
+    allocator = PoolAllocator(pool)
+    array = cla.zeros(default_queue(pool), 100, np.int32, allocator=allocator)
+
+    result = (array + 1).copy()
+
+    assert result.allocator is allocator
+    assert live_nbytes(pool) == 800
+
+
+def test_a_block_lives_as_long_as_the_last_array_over_it(pool: Pool) -> None:
+    array = cla.arange(
+        default_queue(pool), 1000, dtype=np.int32, allocator=PoolAllocator(pool)
+    )
+    part = array[100:200]
+    reshaped = array.reshape(10, 100)
+
+    seen = [live_nbytes(pool)]
+    del array
+    seen.append(live_nbytes(pool))
+    assert (reshaped.get() == np.arange(1000).reshape(10, 100)).all()
+    del reshaped
+    seen.append(live_nbytes(pool))
+    assert int((part + part).get()[1]) == 202
+    del part
+    seen.append(live_nbytes(pool))
+
+    assert seen == [4000, 4000, 4000, 0]
+
+
+def test_a_block_lives_as_long_as_its_native_object(pool: Pool) -> None:
+    native = PoolAllocator(pool)(512)
+
+    live = live_nbytes(pool)
+    del native
+
+    assert (live, live_nbytes(pool)) == (512, 0)
+
+
+def test_a_block_in_a_cycle_is_collected(pool: Pool) -> None:
+    native: Any = PoolAllocator(pool)(512)
+    native.myself = native if isinstance(native, cl.Buffer) else None
+    del native
+
+    gc.collect()
+
+    assert live_nbytes(pool) == 0
+
+
+def test_an_array_without_elements_takes_nothing(pool: Pool) -> None:
+    array = cla.zeros(
+        default_queue(pool), (3, 0), np.int32, allocator=PoolAllocator(pool)
+    )
+
+    assert array.base_data is None
+    assert pool.stats().allocation_count == 0
+
+
+def test_freed_arrays_are_used_again_without_asking_the_device(pool: Pool) -> None:
+    queue, allocator = default_queue(pool), PoolAllocator(pool)
+    x = cla.zeros(queue, 50_000, np.float32, allocator=allocator)
+    for _ in range(3):
+        x = x + 1
+    calls = pool.stats().backend_calls
+
+    for _ in range(50):
+        x = x + 1
+
+    assert pool.stats().backend_calls == calls
+    assert (x.get() == 53).all()
+
+
+def test_running_out_of_memory_is_the_pools_error(pool: Pool) -> None:
+    with Pool(pool._backend.inner, limit=4 * MIB) as limited:
+        queue, allocator = default_queue(limited), PoolAllocator(limited)
+        held = cla.zeros(queue, 3 * MIB, np.uint8, allocator=allocator)
+
+        with pytest.raises(OutOfMemoryError, match=r"limit 4.0 MiB") as caught:
+            cla.zeros(queue, 3 * MIB, np.uint8, allocator=allocator)
+
+        assert isinstance(caught.value, MemoryError)
+        del held, caught
+        assert live_nbytes(limited) == 0
+
+
+def test_arrays_are_counted_under_the_allocators_tag(pool: Pool) -> None:
+    allocator = PoolAllocator(pool, tag="gradients")
+
+    array = cla.zeros(default_queue(pool), 256, np.float32, allocator=allocator)
+
+    assert pool.stats().tags["gradients"].live_nbytes == 1024
+    assert memory_of(array).tag == "gradients"
+
+
+def test_threads_drop_and_make_arrays_of_one_pool(pool: Pool) -> None:
+    allocator = PoolAllocator(pool)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        queue = default_queue(pool)
+        for step in range(30):
+            x = cla.empty(queue, 2000, np.int32, allocator=allocator)
+            x.fill(number * 100 + step)
+            if not (x.get() == number * 100 + step).all():
+                wrong.append(step)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_memory_of_an_array_is_read_by_madl(pool: Pool) -> None:
+    array = cla.arange(
+        default_queue(pool), 100, dtype=np.int32, allocator=PoolAllocator(pool)
+    )
+
+    memory = memory_of(array)
+
+    assert memory.tobytes() == np.arange(100, dtype=np.int32).tobytes()
+    assert memory_of(array.base_data) is memory
+
+
+def test_an_array_of_nobody_has_no_memory() -> None:
+    queue = cl.CommandQueue(OpenclBackend().context)
+    array = cla.zeros(queue, 10, np.int32)
+
+    with pytest.raises(ValueError, match="has no memory of a madl"):
+        memory_of(array)
+
+
+def test_a_pool_of_another_device_is_refused() -> None:
+    with madl.Pool("cpu") as pool, pytest.raises(TypeError) as caught:
+        PoolAllocator(pool)
+
+    assert str(caught.value) == (
+        "pool must be of an OpenCL device, got <madl.Pool on cpu: 0 bytes live>; make "
+        "one with Pool('opencl:0') or Pool(OpenclBackend(queue))"
+    )
+
+
+def test_a_queue_of_another_context_is_refused(pool: Pool) -> None:
+    context = cl.Context(default_queue(pool).context.devices)
+
+    with pytest.raises(ValueError, match="of another context"):
+        PoolAllocator(pool, cl.CommandQueue(context))
