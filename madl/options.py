@@ -5,7 +5,12 @@ import sys
 from typing import NamedTuple, cast
 
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability, CommitBackend, HugePageBackend
+from madl.backends.protocol import (
+    Capability,
+    CommitBackend,
+    HandlePagesBackend,
+    HugePageBackend,
+)
 from madl.errors import MissingCapabilityError
 from madl.sizes import align_up, parse_nbytes
 
@@ -20,6 +25,9 @@ SMALL_NBYTES = 1 << 20
 LOOK_AHEAD = 8
 """Of the lowest blocks that fit, so many are looked at for a large block; the smallest
 of them is taken. More gains nothing."""
+
+SEGMENT_NBYTES = 2 << 20
+"""Segments are multiples of it, and of the backend's granularity."""
 
 LEASH_DIVISOR = 64
 """At most this part of what is committed stays in bins when an allocation misses."""
@@ -45,6 +53,13 @@ class PoolOptions(NamedTuple):
         if self.fit == "best":
             return sys.maxsize
         return LOOK_AHEAD if band else 1
+
+    def segment_unit_nbytes(self, backend: CountedBackend) -> int:
+        """Return what the bytes of every segment are a multiple of."""
+        unit = max(SEGMENT_NBYTES, backend.granularity)
+        if self.limit_nbytes is not None and self.limit_nbytes < 2 * unit:
+            return backend.granularity  # small limits are met to the granule
+        return unit
 
     @staticmethod
     def resolve(
@@ -92,7 +107,9 @@ def _page_nbytes(
         return backend.granularity
     if page_size is None:
         page_nbytes = cast("CommitBackend", backend.inner).page_nbytes
-        if limit_nbytes is not None:
+        if limit_nbytes is not None and isinstance(backend.inner, HandlePagesBackend):
+            page_nbytes = backend.inner.page_nbytes_for(limit_nbytes)
+        elif limit_nbytes is not None:
             while (
                 page_nbytes > backend.granularity
                 and page_nbytes * FEWEST_PAGES_IN_LIMIT > limit_nbytes
@@ -121,7 +138,9 @@ def _choose_huge_pages(
     page_nbytes: int,
     wanted: bool | None,  # an option of Pool, passed on
 ) -> None:
-    if Capability.HUGE_PAGES in backend.capabilities:
+    if isinstance(backend.inner, HandlePagesBackend):
+        backend.inner.choose_pages(page_nbytes, huge=wanted)
+    elif Capability.HUGE_PAGES in backend.capabilities:
         inner = cast("HugePageBackend", backend.inner)
         inner.choose_pages(page_nbytes, huge=wanted)
     elif wanted is not None:

@@ -171,6 +171,17 @@ class HugePageBackend(CommitBackend, Protocol):
 
 
 @runtime_checkable
+class HandlePagesBackend(CommitBackend, Protocol):
+    """A backend each of whose pages costs a handle, so that few are better."""
+
+    def page_nbytes_for(self, limit_nbytes: int) -> int:
+        """Return the page size that suits a pool with a limit."""
+
+    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+        """As ``HugePageBackend.choose_pages``."""
+
+
+@runtime_checkable
 class CopyBackend(Backend, Protocol):
     """A backend with ``Capability.COPY``.
 
@@ -242,6 +253,7 @@ class ViewBackend(Backend, Protocol):
 class StreamOrderedBackend(Backend, Protocol):
     """A backend with ``Capability.STREAM_ORDERED``: work is queued, and done later.
 
+    ``None`` stands for the stream in which the device does what is given no stream.
     An *event* is a position in a stream, reached when all work queued before it is
     done. Its type is the backend's own; it is dropped, never closed.
     """

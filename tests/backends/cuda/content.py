@@ -1,0 +1,27 @@
+"""Bytes of CUDA memory, and ranges of it, for the tests."""
+
+from madl.backends.cuda import CudaBackend
+from madl.backends.protocol import Reservation
+from tests.backends.cuda.emulator import Emulator
+
+MIB = 1 << 20
+PAGE = 2 * MIB
+
+
+def read(
+    backend: CudaBackend, reservation: Reservation, offset: int = 0, nbytes: int = 8
+) -> bytes:
+    """Return bytes of the device."""
+    found = bytearray(nbytes)
+    backend.copy_to_host(reservation, offset, memoryview(found))
+    return bytes(found)
+
+
+def usable(emulator: Emulator, *reservations: Reservation) -> list[bool]:
+    """Return for each granule of reservations whether the device can use it."""
+    return [
+        emulator.is_usable(reservation.address + offset, PAGE)
+        for reservation in reservations
+        if reservation.address is not None
+        for offset in range(0, reservation.nbytes, PAGE)
+    ]
