@@ -1,5 +1,6 @@
 """Make something: `nox -l` lists what. Whether all is well is tox's to say."""
 
+import os
 import pathlib
 
 import nox
@@ -35,11 +36,48 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """Test CUDA on a GPU and measure it beside its peers: build/bench/gpu.json.
+
+    Arguments are the packages to compare with, as ``cupy-cuda13x torch``; without any,
+    it is the driver alone. ``MADL_CUDA_DRIVER=emulated`` tries all of this where there
+    is no GPU; its figures mean nothing.
+    """
+    session.install(".[cuda]", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    session.install("cuda-core", "numba-cuda", *session.posargs)
+    driver = os.environ.get("MADL_CUDA_DRIVER", "real")
+    required = {"MADL_REQUIRE": "cuda", "MADL_CUDA_DRIVER": driver}
+    session.run("pytest", "-s", "tests/backends/test_cuda.py", env=required)
+    measure = ["python", "-m", "benchmarks.gpu", "--json=build/bench/gpu.json"]
+    if driver != "emulated":
+        session.run(*measure)
+        return
+    folder = session.create_tmp()
+    session.run("python", "tests/backends/cuda/emulator.py", folder)
+    emulated = {"LD_LIBRARY_PATH": folder, "EMULATED_CUDA": f"memory={64 << 30}"}
+    session.run(*measure, "--quick", env=emulated)
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build the sdist, and from it the wheel that runs anywhere, into dist/."""
     session.install("build", "twine")
     session.run("python", "-m", "build", env=PURE)
     session.run("twine", "check", "--strict", "dist/*")
+
+
+@nox.session
+def portability(session: nox.Session) -> None:
+    """Run madl on other machines and systems; print what ran, and what did not and why.
+
+    Arguments choose among i386, seccomp, arm64-16k, s390x, armhf, riscv64, pyodide,
+    cpython-3.14 and pypy. They install what they need of Debian's packages, and keep
+    downloads in ~/.cache/madl-portability, or where MADL_PORTABILITY_CACHE says.
+    """
+    session.install("--editable", ".", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    session.run("python", "-m", "tools.portability", *session.posargs)
 
 
 @nox.session

@@ -54,6 +54,19 @@ def is_far(bound: Bound, answer: Answer) -> bool:
     return bound.holds(answer.figures[bound.figure], nearer) is False
 
 
+def report(bound: Bound, answer: Answer, *, is_smoke: bool) -> bool:
+    """Print what is to be said of a missed gate; return whether it ends the run."""
+    name = f"{bound.benchmark}: {bound.figure}"
+    if bound.why_missed:
+        print(f"KNOWN {name}: {bound.why_missed}")
+        return False
+    if is_smoke and not is_far(bound, answer):
+        print(f"NEAR {name}: {shown3(answer.figures[bound.figure])}")
+        return False
+    print(f"FAIL {name}")
+    return True
+
+
 def best_of(first: Answer, second: Answer) -> Answer:
     """Return the second answer with the better figure of both for every bound."""
     figures = dict(second.figures)

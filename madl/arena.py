@@ -1,10 +1,12 @@
 """One reservation of a device, its blocks, and the pages that are committed in it."""
 
+from collections.abc import Callable
+
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.budget import Budget
 from madl.core.first_fit import FirstFit
-from madl.errors import MissingCapabilityError
+from madl.errors import MissingCapabilityError, OutOfMemoryError
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
 from madl.sizes import align_up
 
@@ -111,3 +113,24 @@ class Arena(HotArena):
         """Give the reservation back; no block of it is live."""
         self.backend.release(self.reservation)
         self.budget.decommit(self.committed_nbytes)
+
+
+def reserve_most(
+    reserve: Callable[[int], Arena], nbytes: int, at_least: int, page_nbytes: int
+) -> Arena:
+    """Reserve ``nbytes`` bytes of addresses, halved while that is refused."""
+    smallest = align_up(at_least, page_nbytes)
+    first = nbytes = max(align_up(nbytes, page_nbytes), smallest)
+    while True:
+        try:
+            arena = reserve(nbytes)
+        except OutOfMemoryError:
+            if nbytes == smallest:
+                raise
+            nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)
+            continue
+        if nbytes in (first, smallest):
+            return arena
+        arena.release()
+        # Once more: whatever bounds the addresses, others need some as well.
+        first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)

@@ -59,11 +59,11 @@ def _idle_elsewhere(
     arena: Arena, offset: int, nbytes: int, donors: Sequence[Arena]
 ) -> int:
     """Return how many pages of the donors are idle, without those under a range."""
-    if not donors:
-        return 0
-    idle = -arena.blocks.pages.idle_under(offset, nbytes)
+    idle = 0
     for donor in donors:
         idle += donor.blocks.pages.idle
+        if donor is arena:
+            idle -= donor.blocks.pages.idle_under(offset, nbytes)
     return idle
 
 

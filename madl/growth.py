@@ -6,11 +6,12 @@ reservation is a segment; a miss then releases the empty segments and takes one 
 their bytes, so that segments become fewer and larger.
 """
 
+from functools import partial
 from itertools import chain
 
 from madl import backing
 from madl.apart import Apart
-from madl.arena import Arena
+from madl.arena import Arena, reserve_most
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
 from madl.budget import Budget
@@ -19,9 +20,6 @@ from madl.hotpath import BLOCK_GRANULARITY
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
 from madl.sizes import align_up
-
-SEGMENT_NBYTES = 2 << 20
-"""Segments are multiples of it, and of the backend's granularity."""
 
 RESERVED_PER_MEMORY = 4
 """How much address space is reserved, as a multiple of the device's memory."""
@@ -154,6 +152,8 @@ class Growth:
 
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
         """Commit the pages under a range; return False when over the limit."""
+        if not arena.blocks.pages.missing(offset, nbytes):
+            return True  # and no stream is asked for anything
         donors = self._donors() if self.options.recycle else []
         recycled = backing.back(arena, offset, nbytes, donors, self.budget.room_nbytes)
         self.recycled_pages += max(recycled, 0)
@@ -176,6 +176,11 @@ class Growth:
         for growth in self.family:
             growth.order.wait()
 
+    def let_go(self) -> None:
+        """Wait, where memory is unmapped from the host, until no work can use it."""
+        if Capability.COMMIT in self.backend.capabilities:
+            self.settle()
+
     def is_own(self, arena: Arena) -> bool:
         """Return whether an arena's blocks are of this stream."""
         return arena in self.bands[0] or arena in self.bands[1]
@@ -196,45 +201,21 @@ class Growth:
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
         if Capability.COMMIT in self.backend.capabilities:
-            arena = self._reserve_addresses(band, at_least)
+            total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
+            page_nbytes = self.options.page_nbytes
+            arena = reserve_most(
+                partial(self._open, band), total, at_least, page_nbytes
+            )
         else:
             arena = self._reserve_segment(band, at_least)
         self.bands[band].append(arena)
         return arena
 
-    def _reserve_addresses(self, band: int, at_least: int) -> Arena:
-        """Reserve several times the device's memory, halved while that is refused."""
-        smallest = align_up(at_least, self.options.page_nbytes)
-        total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
-        first = nbytes = max(align_up(total, self.options.page_nbytes), smallest)
-        while True:
-            try:
-                arena = self._open(band, nbytes)
-            except OutOfMemoryError:
-                if nbytes == smallest:
-                    raise
-                nbytes = max(align_up(nbytes // 2, self.options.page_nbytes), smallest)
-                continue
-            if nbytes in (first, smallest):
-                return arena
-            arena.release()
-            # Once more: whatever bounds the addresses, others need some as well.
-            half = align_up(nbytes // 2, self.options.page_nbytes)
-            first = nbytes = max(half, smallest)
-
     def _reserve_segment(self, band: int, at_least: int) -> Arena:
         """Take one segment for the request in place of all that are empty."""
-        unit = max(SEGMENT_NBYTES, self.backend.granularity)
-        if (
-            self.options.limit_nbytes is not None
-            and self.options.limit_nbytes < 2 * unit
-        ):
-            unit = self.backend.granularity  # small limits are met to the granule
+        unit = self.options.segment_unit_nbytes(self.backend)
         smallest = align_up(at_least, unit)
-        released = 0
-        for arena in [arena for arena in self.arenas if arena.blocks.is_empty()]:
-            self._close(arena)
-            released += arena.nbytes
+        released = self._release_empty_segments()
         room = self.budget.room_nbytes
         if room is not None and smallest > room:
             raise self._over_the_limit(at_least)
@@ -247,6 +228,17 @@ class Growth:
             if wanted == smallest:
                 raise
             return self._open(band, smallest)
+
+    def _release_empty_segments(self) -> int:
+        """Give back those of this stream, and of others whose work is done."""
+        released = 0
+        for growth in self.family:
+            empty = [arena for arena in growth.own_arenas if arena.blocks.is_empty()]
+            if empty and (growth is self or growth.order.is_done()):
+                for arena in empty:
+                    self._close(arena)
+                    released += arena.nbytes
+        return released
 
     def _open(self, band: int, nbytes: int) -> Arena:
         return Arena(
@@ -261,7 +253,7 @@ class Growth:
         """Give memory back until at most ``keep`` bytes are committed.
 
         Idle pages go, the highest first; arenas without a live block go whole. The
-        device has done its work in them by now: see ``settle``.
+        device has done its work in them by now: see ``let_go``.
 
         Returns:
             Bytes given back to the device.

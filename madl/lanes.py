@@ -6,6 +6,7 @@ Lanes share the limit, the lock and the account; idle pages go from one to anoth
 when the device is seen to be done with them.
 """
 
+import contextlib
 from collections.abc import Hashable
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +18,9 @@ from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
 from madl.slowpath import SlowPool
+
+MOST_STREAMS_SEEN = 1024
+"""Objects; some libraries make a new one for the same stream again and again."""
 
 
 class PendingBlock(NamedTuple):
@@ -69,6 +73,8 @@ class StreamPool(_Ordered):
     def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
         super().__init__(backend, options)
         self._lanes: dict[Hashable, SlowPool] = {}
+        # The same by object, so that the backend need not be asked each time.
+        self._lanes_seen: dict[object, SlowPool] = {}
         self._others: list[Lane] = []  # and those whose stream has been forgotten
         self._pending: list[PendingBlock] = []
 
@@ -77,6 +83,12 @@ class StreamPool(_Ordered):
 
     def _lane_of(self, stream: object) -> SlowPool:
         """Return the lane of a stream; the first call makes it."""
+        try:
+            return self._lanes_seen[stream]
+        except (KeyError, TypeError):  # the latter of what cannot be hashed
+            return self._find_lane(stream)
+
+    def _find_lane(self, stream: object) -> SlowPool:
         if Capability.STREAM_ORDERED not in self.capabilities:
             raise MissingCapabilityError(
                 self.device, "streams", "allocate without stream="
@@ -91,6 +103,9 @@ class StreamPool(_Ordered):
                 if lane is None:
                     lane = self._lanes[key] = Lane(self, stream)
                     self._others.append(lane)
+        if len(self._lanes_seen) < MOST_STREAMS_SEEN:
+            with contextlib.suppress(TypeError):  # of what cannot be hashed
+                self._lanes_seen[stream] = lane
         return lane
 
     def _take_back_all(self) -> None:
@@ -135,9 +150,8 @@ class StreamPool(_Ordered):
             self._growth.absorb(lane._growth)
             lane._growth = self._growth
             lane.is_forgotten = True
-            self._lanes = {
-                key: one for key, one in self._lanes.items() if one is not lane
-            }
+            del self._lanes[self._backend.stream_key(stream)]
+            self._lanes_seen.clear()
             self._others = [
                 one
                 for one in self._others

@@ -15,7 +15,7 @@ from madl import accounting, forking
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend
-from madl.errors import MadlError
+from madl.errors import BackendCallError, MadlError
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
@@ -164,7 +164,8 @@ class Pool(StreamPool):
             for lane in self._family():
                 lane._growth.stop_placing()
                 lane._return_every_free()
-            self._growth.settle()
+            with contextlib.suppress(BackendCallError):  # of a device that is lost
+                self._growth.let_go()
             self._release_idle(0)
             live = [state for state in self._all_states() if state.is_live]
         held: Counter[str | None] = Counter()

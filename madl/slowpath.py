@@ -113,13 +113,13 @@ class SlowPool(HotPool):
         stream: object,
         tag: str | None,
     ) -> Memory:
+        if stream is not None and (lane := self._lane_of(stream)) is not self:
+            if alignment is None and tag is None:
+                return lane.allocate(nbytes)
+            return lane.allocate(nbytes, alignment=alignment, tag=tag)
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
         tag = effective_tag(tag)
-        if stream is not None:
-            lane = self._lane_of(stream)
-            if lane is not self:
-                return lane.allocate(asked, alignment=alignment, tag=tag)
         if asked > self._most_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
             raise self._out_of_memory(asked, capacity, (), None)
@@ -206,8 +206,7 @@ class SlowPool(HotPool):
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
         ident = threading.get_ident()
-        # As in _locked, which takes four times as long to enter and to leave.
-        with self._lock:
+        with self._lock:  # as in _locked, which takes four times as long
             self._lock_holder = ident
             try:
                 self._refuse_if_closed()  # again: a reclaimer may have closed it
@@ -249,13 +248,12 @@ class SlowPool(HotPool):
         if self._lock_holder != threading.get_ident():
             with self._locked():
                 stats = accounting.collect_stats(self._head, self._growth, self._tags)
-            live = stats.live_nbytes + stats.padding_nbytes
             numbers = {
                 "committed_nbytes": stats.committed_nbytes,
                 "live_nbytes": stats.live_nbytes,
                 "padding_nbytes": stats.padding_nbytes,
                 "cached_nbytes": stats.cached_nbytes,
-                "free_nbytes": stats.committed_nbytes - live,
+                "free_nbytes": stats.free_nbytes,
                 "largest_free_nbytes": stats.largest_free_nbytes,
             }
         return OutOfMemoryError(
@@ -273,7 +271,7 @@ class SlowPool(HotPool):
 
     def _trim(self, keep: int) -> int:
         with self._locked():
-            self._growth.settle()
+            self._growth.let_go()
             before = self._growth.budget.committed_nbytes
             self._release_idle(keep)
             return before - self._growth.budget.committed_nbytes
@@ -293,7 +291,7 @@ class SlowPool(HotPool):
             try:
                 # No free raises because of the device; the next one tries again.
                 with contextlib.suppress(MadlError):
-                    self._growth.settle()
+                    self._growth.let_go()
                     self._release_idle(0)
             finally:
                 self._lock_holder = 0

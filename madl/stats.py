@@ -50,3 +50,8 @@ class PoolStats(NamedTuple):
     def as_dict(self) -> dict[str, object]:
         """Return the figures as plain containers, ready for ``json.dumps``."""
         return self._asdict() | {"tags": {k: v._asdict() for k, v in self.tags.items()}}
+
+    @property
+    def free_nbytes(self) -> int:
+        """Committed bytes of no live block, bins included."""
+        return self.committed_nbytes - self.live_nbytes - self.padding_nbytes
