@@ -8,7 +8,7 @@ when the device is seen to be done with them.
 
 import contextlib
 from collections.abc import Hashable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
@@ -23,16 +23,20 @@ MOST_STREAMS_SEEN = 1024
 """Objects; some libraries make a new one for the same stream again and again."""
 
 
-class PendingBlock(NamedTuple):
+class PendingBlock:
     """A free block that streams besides its own may still use."""
 
-    lane: SlowPool
-    block: Block
-    events: list[tuple[StreamOrder, object]]
+    def __init__(self, lane: SlowPool, block: Block, users: list[StreamOrder]) -> None:
+        self.lane = lane
+        self.block = block
+        self._users = users
+        self._events: list[object] = []
 
     def is_unused(self) -> bool:
         """Return whether all of them are done with it. Does not wait."""
-        return all(order.has_reached(event) for order, event in self.events)
+        if not self._events:
+            self._events = [user.record() for user in self._users]
+        return all(map(self._users[0].has_reached, self._events))
 
 
 class _Ordered(SlowPool):
@@ -61,10 +65,8 @@ class _Ordered(SlowPool):
         if users is None:
             self._unplace(block)
         else:
-            events = [(order, order.record()) for order in users]
-            cast("StreamPool", self._head)._pending.append(
-                PendingBlock(self, block, events)
-            )
+            head = cast("StreamPool", self._head)
+            head._pending.append(PendingBlock(self, block, users))
 
 
 class StreamPool(_Ordered):
@@ -113,13 +115,10 @@ class StreamPool(_Ordered):
         for lane in self._family():
             lane._take_back_returned()
             lane._flush()
-        if self._pending:
-            waiting, self._pending = self._pending, []
-            for entry in waiting:
-                if entry.is_unused():
-                    entry.lane._unplace(entry.block)
-                else:
-                    self._pending.append(entry)
+        for entry in list(self._pending):
+            if entry.is_unused():  # raises where the device fails: then nothing is lost
+                self._pending.remove(entry)
+                entry.lane._unplace(entry.block)
 
     def _wait_for_streams(self) -> None:
         """Wait for all queued work, so that whatever is free can be used anywhere."""
@@ -148,6 +147,8 @@ class StreamPool(_Ordered):
             self._take_back_all()
             lane._unbin_all()
             self._growth.absorb(lane._growth)
+            # Whoever still waits for it waits for the stream that now follows it.
+            lane._growth.order.stream = self._growth.order.stream
             lane._growth = self._growth
             lane.is_forgotten = True
             del self._lanes[self._backend.stream_key(stream)]

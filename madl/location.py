@@ -84,7 +84,8 @@ def host_address(memory: Memory, use: str) -> int:
     Raises:
         MissingCapabilityError: It cannot.
     """
-    arena, offset = locate(memory, use)
+    placed = memory._place()
+    arena, offset = locate(memory, use) if placed is None else placed[:2]
     if arena is None:
         return 0
     if not memory._pool.capabilities._value_ & _HOST:

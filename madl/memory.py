@@ -162,19 +162,24 @@ def copy_to(memory: Memory, destination: Any, stream: object) -> None:  # noqa: 
 
 def fill(memory: Memory, value: int) -> None:
     """Set every byte."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(
-            f"value must be an int, 0 to 255, got {value!r} ({type(value).__name__})"
-        )
-    if not 0 <= (byte := operator.index(value)) <= 255:
+    # First: an __index__ may free the memory.
+    byte = value if type(value) is int else _index(value)
+    if not 0 <= byte <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
-    # Last: an __index__ may have freed it.
     if is_plain_host(memory) or not _can(memory, Capability.FILL):
         host = host_address(memory, "fill()")
         if host:
             ctypes.memset(host, byte, memory._nbytes)
     elif locate(memory, "fill()").arena is not None:
         transfer.fill(memory, byte)
+
+
+def _index(value: Any) -> int:  # noqa: ANN401  # whatever a user passes
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"value must be an int, 0 to 255, got {value!r} ({type(value).__name__})"
+        )
+    return operator.index(value)
 
 
 def _can(memory: Memory, capability: Capability) -> bool:

@@ -21,7 +21,8 @@ class FakeBytes:
     capabilities: Capability
 
     def __init__(self) -> None:
-        self.default_stream = FakeStream(self)  # its work is done at once
+        # Its work is done at once, but for what it has to wait for.
+        self.default_stream = FakeStream(self)
         self._streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
         self._addresses: dict[object, int] = {}
         self._maps: dict[int, mmap.mmap] = {}
@@ -34,7 +35,7 @@ class FakeBytes:
 
     def finish(self) -> None:
         """Do all work of all streams."""
-        for stream in list(self._streams):
+        for stream in [self.default_stream, *self._streams]:
             stream.pump()
 
     def copy_from_host(

@@ -4,8 +4,15 @@ import gc
 
 import pytest
 
-from madl import FreedMemoryError, MissingCapabilityError, OutOfMemoryError, Pool
+from madl import (
+    BackendCallError,
+    FreedMemoryError,
+    MissingCapabilityError,
+    OutOfMemoryError,
+    Pool,
+)
 from madl.backends.protocol import Capability
+from madl.errors import NativeFailure
 from madl.testing import FakeBackend
 from madl.testing.streams import FakeStream
 
@@ -279,6 +286,52 @@ def test_a_block_of_a_forgotten_stream_comes_back(
 
     assert pool.stats().committed_nbytes == 0
     pool.forget_stream(first)
+    pool.check()
+
+
+def test_a_forgotten_stream_is_asked_for_nothing_more(
+    pool: Pool, backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    memory = pool.allocate(PAGE, stream=first)
+    memory.record_stream(second)
+    second.queue(idle_work)
+    pool.forget_stream(second)
+    second.owner = None  # it has ended: whoever asks is refused
+    memory.free()
+
+    backend.finish()
+    pool.trim()
+
+    assert second.done_count == 1
+    assert pool.stats().cached_nbytes == 0
+    pool.check()
+
+
+@pytest.mark.parametrize("failing", ["record", "is_done"])
+def test_a_device_that_cannot_say_what_is_done_loses_no_block(
+    pool: Pool,
+    backend: FakeBackend,
+    streams: tuple[FakeStream, FakeStream],
+    failing: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = streams
+    memory = pool.allocate(PAGE, stream=first)
+    memory.record_stream(second)
+    memory.free()
+
+    def fail(_: object) -> object:
+        raise BackendCallError("fake", failing, NativeFailure(failing, 1, "fails"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, failing, fail)
+        with pytest.raises(BackendCallError):
+            pool.allocate(5 * MIB, stream=first)
+    pool.check()
+    pool.trim()
+
+    assert pool.stats().committed_nbytes == 0
     pool.check()
 
 
