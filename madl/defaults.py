@@ -64,6 +64,11 @@ def use_pool(pool: Pool) -> Iterator[Pool]:
 
     Threads and asyncio tasks do not disturb each other: it is a context variable.
     """
+    if not isinstance(pool, Pool):
+        raise TypeError(
+            f"pool must be a Pool, got {pool!r} ({type(pool).__name__}); "
+            f"try use_pool(Pool({pool!r}))"
+        )
     token = _in_use.set(pool)
     try:
         yield pool
@@ -80,7 +85,7 @@ def pool_in_use(device: str | None = None) -> Pool:
     pool = _in_use.get()
     if pool is None:
         return default_pool("cpu" if device is None else device)
-    if device not in (None, pool.device):
+    if device not in (None, pool.device, f"{pool.device}:0"):
         raise ValueError(
             f"the pool in use is of device {pool.device!r}, not {device!r}; leave out "
             "device=, or allocate outside of use_pool"

@@ -90,6 +90,8 @@ class PoolOptions(NamedTuple):
         limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
         page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
+        if pooling not in (None, True, False):
+            raise TypeError(f"pooling must be True, False or None, got {pooling!r}")
         if pooling is None:
             pooling = os.environ.get("MADL_POOL", "on") != "off"
         has_bands = Capability.COMMIT in backend.capabilities

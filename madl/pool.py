@@ -52,6 +52,7 @@ class Pool(StreamPool):
     Raises:
         BackendNotFoundError: No backend opens the device.
         MissingCapabilityError: The device cannot honour an option.
+        TypeError: ``device`` is neither a name nor a backend.
 
     Thread-safe. Takes nothing from the device before the first allocation.
     """
@@ -69,9 +70,14 @@ class Pool(StreamPool):
         zero: bool = False,
         pooling: bool | None = None,
     ) -> None:
-        counted = CountedBackend(
-            registry.open_device(device) if isinstance(device, str) else device
-        )
+        if isinstance(device, str):
+            device = registry.open_device(device)
+        elif not hasattr(device, "memory_info"):
+            raise TypeError(
+                "device must be a name such as 'cpu' or a backend, "
+                f"got {device!r} ({type(device).__name__})"
+            )
+        counted = CountedBackend(device)
         options = PoolOptions.resolve(
             counted,
             limit=limit,

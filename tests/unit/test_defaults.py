@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,3 +236,18 @@ def test_madl_pool_off_passes_every_allocation_to_the_device(
 
     # Off: three times reserve and commit, and the release of the one that was freed.
     assert done.stdout.strip() == expected
+
+
+def test_a_pool_in_use_is_a_pool() -> None:
+    wrong: Any = "cpu"
+
+    with (
+        pytest.raises(TypeError, match="pool must be a Pool, got 'cpu'"),
+        madl.use_pool(wrong),
+    ):
+        pass
+
+
+def test_the_first_of_a_kind_may_be_named_with_its_number() -> None:
+    with Pool("sim") as pool, madl.use_pool(pool):
+        assert madl.allocate(5, device="sim:0").pool is pool

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -509,3 +510,14 @@ def test_nothing_else_may_be_done_within_an_allocation() -> None:
         "<madl.Pool on fake: 0 bytes live> is in the middle of a call of this thread; "
         "signal handlers and finalizers may allocate and free, nothing else"
     ]
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"cpu"])
+def test_a_pool_is_of_a_device_or_a_backend(wrong: Any) -> None:  # noqa: ANN401  # a user's
+    with pytest.raises(TypeError, match="device must be a name such as 'cpu'"):
+        Pool(wrong)
+
+
+def test_pooling_is_a_choice_of_two() -> None:
+    with pytest.raises(TypeError, match="pooling must be True, False or None"):
+        Pool("sim", pooling="off")  # type: ignore[arg-type]  # a user's
