@@ -109,8 +109,9 @@ def _page_nbytes(
         return backend.granularity
     if page_size is None:
         page_nbytes = cast("CommitBackend", backend.inner).page_nbytes
-        if limit_nbytes is not None and isinstance(backend.inner, HandlePagesBackend):
-            page_nbytes = backend.inner.page_nbytes_for(limit_nbytes)
+        by_handles = _by_handles(backend)
+        if limit_nbytes is not None and by_handles is not None:
+            page_nbytes = by_handles.page_nbytes_for(limit_nbytes)
         elif limit_nbytes is not None:
             while (
                 page_nbytes > backend.granularity
@@ -140,8 +141,9 @@ def _choose_huge_pages(
     page_nbytes: int,
     wanted: bool | None,  # an option of Pool, passed on
 ) -> None:
-    if isinstance(backend.inner, HandlePagesBackend):
-        backend.inner.choose_pages(page_nbytes, huge=wanted)
+    by_handles = _by_handles(backend)
+    if by_handles is not None:
+        by_handles.choose_pages(page_nbytes, huge=wanted)
     elif Capability.HUGE_PAGES in backend.capabilities:
         inner = cast("HugePageBackend", backend.inner)
         inner.choose_pages(page_nbytes, huge=wanted)
@@ -149,3 +151,10 @@ def _choose_huge_pages(
         raise MissingCapabilityError(
             backend.device, "huge pages", "leave out huge_pages="
         )
+
+
+def _by_handles(backend: CountedBackend) -> HandlePagesBackend | None:
+    # isinstance would look at all members of the protocol, and import for it.
+    if hasattr(backend.inner, "page_nbytes_for"):
+        return cast("HandlePagesBackend", backend.inner)
+    return None
