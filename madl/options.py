@@ -12,7 +12,8 @@ from madl.backends.protocol import (
     HugePageBackend,
 )
 from madl.errors import MissingCapabilityError
-from madl.sizes import align_up, parse_nbytes
+from madl.hotpath import LARGEST_REQUEST_NBYTES
+from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, parse_nbytes
 
 FITS = ("first", "best")
 
@@ -25,6 +26,8 @@ SMALL_NBYTES = 1 << 20
 LOOK_AHEAD = 8
 """Of the lowest blocks that fit, so many are looked at for a large block; the smallest
 of them is taken. More gains nothing."""
+
+LARGEST_CAPACITY_NBYTES = min(LARGEST_REQUEST_NBYTES, ADDRESS_SPACE_NBYTES)
 
 SEGMENT_NBYTES = 2 << 20
 """Segments are multiples of it, and of the backend's granularity."""

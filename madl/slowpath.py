@@ -24,13 +24,13 @@ from madl.errors import (
 from madl.growth import Growth
 from madl.hotpath import (
     BLOCK_GRANULARITY,
-    LARGEST_REQUEST_NBYTES,
     Block,
     HotArena,
     HotPool,
     Memory,
 )
 from madl.options import (
+    LARGEST_CAPACITY_NBYTES,
     LEASH_DIVISOR,
     SMALL_NBYTES,
     PoolOptions,
@@ -155,7 +155,7 @@ class SlowPool(HotPool):
 
     def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
         self._refuse_if_closed()
-        if capacity > LARGEST_REQUEST_NBYTES:
+        if capacity > LARGEST_CAPACITY_NBYTES:
             parse_nbytes(nbytes)
             raise self._out_of_memory(nbytes, capacity, (), None)
         if self._lock_holder == threading.get_ident():
