@@ -36,6 +36,7 @@ cdef class HotPool:
     cdef public word _leash_nbytes
     cdef public object _lock
     cdef public dict _users
+    cdef public dict _lanes_seen  # by stream object: most allocations name a known one
     cdef readonly word _miss_count
 
     @cython.final

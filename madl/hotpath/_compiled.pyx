@@ -359,6 +359,7 @@ cdef class HotPool:
         self._most_nbytes = LARGEST_REQUEST
         self._lock = threading.Lock()
         self._users = {}
+        self._lanes_seen = {}
         self.bins.shared = &self.own
         self.own.is_guarded = not MADL_HAS_INTERPRETER_LOCK
         enlist(&self.own)
@@ -817,6 +818,14 @@ cdef object allocate_unusual(
 ):
     """Hand the arguments of ``allocate`` on, whatever they are."""
     cdef Py_ssize_t i
+    cdef HotPool lane
+    if count == 1 and names is not NULL and <tuple><object>names == ("stream",):
+        try:
+            lane = pool._lanes_seen.get(<object>arguments[1])
+        except TypeError:  # of what cannot be hashed
+            lane = None
+        if lane is not None and lane is not pool:
+            return allocate(lane, arguments, 1, NULL)
     given = [<object>arguments[i] for i in range(count)]
     options = {}
     if names is not NULL:
