@@ -27,7 +27,7 @@ LOOK_AHEAD = 8
 """Of the lowest blocks that fit, so many are looked at for a large block; the smallest
 of them is taken. More gains nothing."""
 
-LARGEST_CAPACITY_NBYTES = min(LARGEST_REQUEST_NBYTES, ADDRESS_SPACE_NBYTES)
+LARGEST_CAPACITY_NBYTES = min(LARGEST_REQUEST_NBYTES, ADDRESS_SPACE_NBYTES - 1)
 
 SEGMENT_NBYTES = 2 << 20
 """Segments are multiples of it, and of the backend's granularity."""

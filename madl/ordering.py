@@ -2,6 +2,7 @@
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
+from madl.errors import MissingCapabilityError
 
 
 class StreamOrder:
@@ -55,13 +56,28 @@ class _Queued(StreamOrder):
         return self._backend.record(self.stream)
 
     def is_done(self) -> bool:
-        return self._backend.is_done(self.record())
+        return not self._is_capturing() and self._backend.is_done(self.record())
+
+    def _is_capturing(self) -> bool:
+        ask = getattr(self._backend.inner, "is_capturing", None)
+        return ask is not None and bool(ask(self.stream))
+
+    def _refuse_in_capture(self, action: str) -> None:
+        """Raise before a call that would end the capture of a graph."""
+        if self._is_capturing():
+            raise MissingCapabilityError(
+                self._backend.device,
+                f"way to {action} while a graph is captured from a stream of the pool",
+                "allocate before the capture, or raise the limit",
+            )
 
     def has_reached(self, event: object) -> bool:
         return self._backend.is_done(event)
 
     def wait(self) -> None:
+        self._refuse_in_capture("wait for queued work")
         self._backend.synchronize(self.record())
 
     def follow(self, other: StreamOrder) -> None:
+        self._refuse_in_capture("take memory of another stream")
         self._backend.wait(self.stream, other.record())

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from madl.backends._cuda_calls import NOT_READY, SUCCESS
+from madl.backends._cuda_calls import CAPTURED, NOT_READY, SUCCESS
 from madl.backends._cuda_device import CudaDevice
 
 _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
@@ -124,9 +124,9 @@ class CudaStreams:
 
     def is_done(self, event: object) -> bool:
         """Return whether an event has been reached."""
-        with self._device.current():
+        with self._device.taking():  # a question would break others' captures too
             status, _ = self._calls.status("cuEventQuery", _of(event))
-        if status in (SUCCESS, NOT_READY):
+        if status in (SUCCESS, NOT_READY, CAPTURED):
             return status == SUCCESS
         failure = self._calls.failure("cuEventQuery", status)
         raise self._calls.failed("ask for an event", failure)

@@ -31,6 +31,7 @@ class Queues:
         with translated(name, "make a command queue"):
             self.private = calls.create_queue(target.context, target.device)
         self.default: cl.CommandQueue = target.queue or self.private
+        self._used: dict[int, cl.CommandQueue] = {}
         # pyopencl's event of a copy waits in its destructor, as it keeps host memory.
         self._on_their_way: deque[tuple[cl.Event, memoryview]] = deque()
 
@@ -69,7 +70,13 @@ class Queues:
             )
         check_order(stream)
         number: int = stream.int_ptr
+        self._used[number] = stream
         return number
+
+    def finish(self) -> None:
+        """Return when all that is queued by now, in every queue seen, is done."""
+        for queue in [self.default, *list(self._used.values())]:
+            self.synchronize(self.record(queue))
 
     def record(self, stream: object) -> "cl.Event":
         """Return a marker behind what is queued, which is handed to the device."""

@@ -166,6 +166,8 @@ class CudaBackend(CudaWork):
             del self._reservations[found.address]
             try:
                 with self._device.calls.giving_back():
+                    if self.memory in ("pages", "async"):  # others wait themselves
+                        self._device.calls.call("release", "cuCtxSynchronize")
                     found.release()
             except BaseException:
                 self._reservations[found.address] = found

@@ -119,7 +119,7 @@ class OpenclBackend:
             )
         if not is_child():
             if self.is_managed:  # which goes at once, whatever is queued
-                self.synchronize(self.record(None))
+                self._queues.finish()
             with translated(self.device, f"release {reservation.nbytes} bytes"):
                 self._memory.release(reservation.native)
         del self.held[key]

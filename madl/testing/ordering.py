@@ -81,6 +81,21 @@ class StreamTests(BackendCase):
                 bytes(found), b"\x03" * nbytes, "copied by a stream that waited"
             )
 
+    def test_released_memory_is_kept_for_the_work_that_is_queued(self) -> None:
+        with self.workbench(*_FILL_AND_COPY) as bench:
+            stream = self.make_stream(bench.backend)
+            nbytes = align_up(_WORK_NBYTES, bench.unit)
+            reservation, found = bench.usable(nbytes), bytearray(nbytes)
+            for value in (1, 2, 3):
+                bench.backend.fill(reservation, 0, nbytes, value, stream=stream)
+            bench.backend.copy_to_host(reservation, 0, memoryview(found), stream=stream)
+            end = bench.backend.record(stream)
+            bench.release(reservation)
+            bench.backend.synchronize(end)
+            assert_bytes(
+                bytes(found), b"\x03" * nbytes, "released while a copy was queued"
+            )
+
     def test_an_event_stands_where_it_was_recorded(self) -> None:
         with self.workbench(*_FILL_AND_COPY) as bench:
             stream = self.make_stream(bench.backend)

@@ -58,6 +58,10 @@ EXPECTED: dict[Callable[[], object], tuple[str, str]] = {
     wrong.DoesNotWait: ("a_stream_waits_for_another", "stream that waited"),
     wrong.RecordsTooEarly: ("work_of_one_stream_is_done_in_order", "then copied"),
     wrong.ForgetsThatItIsDone: ("an_event_is_reached", "after synchronize"),
+    wrong.ReleasesUnderQueuedWork: (
+        "released_memory_is_kept",
+        "was not released yet",
+    ),
     wrong.HasOneKeyForAll: ("two_streams_have_two_keys", "must differ"),
     wrong.HasANewKeyEachTime: ("one_stream_has_one_key", "must be equal"),
 }

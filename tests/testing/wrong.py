@@ -414,11 +414,9 @@ class RecordsTooEarly(Wrong):
         return event._replace(position=max(event.position - 1, 0))
 
 
-class RecordsTooLate(Wrong):
-    def synchronize(self, event: object) -> None:
-        assert isinstance(event, FakeEvent)
-        event.stream.pump()
-        event.stream.pump()
+class ReleasesUnderQueuedWork(Wrong):
+    def finish(self) -> None:
+        pass
 
 
 class ForgetsThatItIsDone(Wrong):

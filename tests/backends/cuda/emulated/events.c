@@ -48,6 +48,7 @@ CALL(cuEventRecord, (void *handle, void *stream), (handle, stream))
     if (event->context != context)
         return misuse(INVALID_HANDLE, "an event of another context");
     status = find_stream(context, stream, &event->stream);
+    event->is_captured = status == OK && event->stream->capture;
     if (status == OK)
         status = queue_work(context, stream, (Work){.kind = RECORD, .event = event},
                      &event->recorded);
@@ -57,8 +58,11 @@ CALL(cuEventRecord, (void *handle, void *stream), (handle, stream))
 CALL(cuEventQuery, (void *handle), (handle))
 {
     NEED(context);
+    UNSAFE_IN_CAPTURE("cuEventQuery");
     Event *event;
     Status status = find_event(handle, &event);
+    if (status == OK && event->is_captured)
+        return misuse(907, "cuEventQuery of an event that was captured");
     return status == OK && event->done < event->recorded ? NOT_READY : status;
 }
 
