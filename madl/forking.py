@@ -71,8 +71,9 @@ def _recount(pool: HotPool) -> None:
     states = pool._all_states()
     live_nbytes = sum(state.nbytes for state in states if state.is_live)
     binned_nbytes = sum(state.capacity for state in states if not state.is_live)
-    if (live_nbytes, binned_nbytes) != (pool._live_nbytes, pool._binned_nbytes):
-        pool._live_nbytes, pool._binned_nbytes = live_nbytes, binned_nbytes
+    account = pool._account
+    if (live_nbytes, binned_nbytes) != (account.live_nbytes, account.binned_nbytes):
+        account.live_nbytes, account.binned_nbytes = live_nbytes, binned_nbytes
 
 
 if hasattr(os, "register_at_fork"):

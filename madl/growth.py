@@ -63,7 +63,8 @@ class Growth:
 
     def absorb(self, other: "Growth") -> None:
         """Take over the arenas of a stream that is used no more."""
-        self.order.follow(other.order)
+        assert other is not self, "a stream has nothing to take from itself"
+        self.order.follow(other.order)  # first: it may fail
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             mine += theirs
             theirs.clear()

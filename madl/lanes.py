@@ -7,12 +7,14 @@ when the device is seen to be done with them.
 """
 
 import contextlib
+import sys
+import threading
 from collections.abc import Hashable
 from typing import Any, cast
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
-from madl.errors import MissingCapabilityError
+from madl.errors import BackendCallError, MadlError, MissingCapabilityError
 from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
 from madl.options import PoolOptions
@@ -96,18 +98,17 @@ class StreamPool(_Ordered):
                 self.device, "streams", "allocate without stream="
             )
         key = self._backend.stream_key(stream)
-        lane = self._lanes.get(key)
-        if lane is None:
-            with self._locked():
-                if not self._lanes:
-                    self._lanes[self._backend.stream_key(None)] = self
-                lane = self._lanes.get(key)
-                if lane is None:
-                    lane = self._lanes[key] = Lane(self, stream)
-                    self._others.append(lane)
-        if len(self._lanes_seen) < MOST_STREAMS_SEEN:
-            with contextlib.suppress(TypeError):  # of what cannot be hashed
-                self._lanes_seen[stream] = lane
+        is_within = self._lock_holder == threading.get_ident()  # of a finalizer, say
+        with contextlib.nullcontext() if is_within else self._locked():
+            if not self._lanes:
+                self._lanes[self._backend.stream_key(None)] = self
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(self, stream)
+                self._others.append(lane)
+            if len(self._lanes_seen) < MOST_STREAMS_SEEN:
+                with contextlib.suppress(TypeError):  # of what cannot be hashed
+                    self._lanes_seen[stream] = lane
         return lane
 
     def _take_back_all(self) -> None:
@@ -115,10 +116,42 @@ class StreamPool(_Ordered):
         for lane in self._family():
             lane._take_back_returned()
             lane._flush()
+        self._take_back_pending()
+
+    def _take_back_pending(self, *, is_lost: bool = False) -> None:
+        """Unplace what no stream uses any more; all of it, if the device is lost."""
         for entry in list(self._pending):
-            if entry.is_unused():  # raises where the device fails: then nothing is lost
+            # Raises where the device fails: then nothing is lost.
+            if is_lost or entry.is_unused():
                 self._pending.remove(entry)
                 entry.lane._unplace(entry.block)
+
+    def _release_all(self) -> None:
+        """Give back all that is free of a closed pool, even of a lost device."""
+        with contextlib.suppress(BackendCallError):
+            self._take_back_all()
+        with contextlib.suppress(BackendCallError):
+            self._growth.let_go()
+        self._take_back_pending(is_lost=True)
+        self._growth.trim(0)
+
+    def _freed_after_close(self) -> None:
+        # At least once: what was freed may have been taken back already, by a miss
+        # that came just before the pool was closed and gives nothing to the device.
+        while not sys.is_finalizing():
+            ident = threading.get_ident()
+            if not self._lock.acquire(blocking=False):
+                return  # whoever holds it comes here on its way out
+            self._lock_holder = ident
+            try:
+                # No free raises because of the device; the next one tries again.
+                with contextlib.suppress(MadlError):
+                    self._release_all()
+            finally:
+                self._lock_holder = 0
+                self._lock.release()
+            if not any(lane._has_returned() for lane in self._family()):
+                return
 
     def _wait_for_streams(self) -> None:
         """Wait for all queued work, so that whatever is free can be used anywhere."""
@@ -139,19 +172,23 @@ class StreamPool(_Ordered):
         Raises:
             MissingCapabilityError: The device is not stream-ordered.
         """
-        lane = self._lane_of(stream)
-        if lane is self:
-            return
-        assert isinstance(lane, Lane), "all lanes but the first are"
+        if Capability.STREAM_ORDERED not in self.capabilities:
+            raise MissingCapabilityError(self.device, "streams", "forget none")
+        key = self._backend.stream_key(stream)
         with self._locked():
+            lane = self._lanes.get(key)
+            if not isinstance(lane, Lane):  # the default one, or unknown
+                return
             self._take_back_all()
             lane._unbin_all()
             self._growth.absorb(lane._growth)
             # Whoever still waits for it waits for the stream that now follows it.
             lane._growth.order.stream = self._growth.order.stream
             lane._growth = self._growth
+            lane._stream = self._stream
+            lane._most_nbytes = -1  # no request is for its bins
             lane.is_forgotten = True
-            del self._lanes[self._backend.stream_key(stream)]
+            del self._lanes[key]
             self._lanes_seen.clear()
             self._others = [
                 one
@@ -190,6 +227,26 @@ class Lane(JoinedPool, _Ordered):
 
     def _wait_for_streams(self) -> None:
         self._of._wait_for_streams()
+
+    def _take_back_pending(self, *, is_lost: bool = False) -> None:
+        self._of._take_back_pending(is_lost=is_lost)
+
+    def _allocate_with(
+        self,
+        nbytes: int | str,
+        alignment: int | None,
+        stream: object,
+        tag: str | None,
+    ) -> Memory:
+        if self.is_forgotten:
+            return self._of._allocate_with(nbytes, alignment, stream, tag)
+        return super()._allocate_with(nbytes, alignment, stream, tag)
+
+    def _try_to_place(self, capacity: int, alignment: int) -> Block:
+        # Of a thread that had looked the lane up before it was forgotten.
+        if self.is_forgotten and self not in self._of._others:
+            self._of._others.append(self)
+        return super()._try_to_place(capacity, alignment)
 
     def _freed_after_close(self) -> None:
         self._of._freed_after_close()

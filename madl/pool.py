@@ -15,7 +15,7 @@ from madl import accounting, forking
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend
-from madl.errors import BackendCallError, MadlError
+from madl.errors import MadlError
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
@@ -170,9 +170,7 @@ class Pool(StreamPool):
             for lane in self._family():
                 lane._growth.stop_placing()
                 lane._return_every_free()
-            with contextlib.suppress(BackendCallError):  # of a device that is lost
-                self._growth.let_go()
-            self._release_idle(0)
+            self._release_all()
             live = [state for state in self._all_states() if state.is_live]
         held: Counter[str | None] = Counter()
         for state in live:

@@ -6,7 +6,6 @@ is held, since a step may free, allocate, or wait for a thread that does.
 
 import contextlib
 import functools
-import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from madl import accounting, events
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.errors import (
-    MadlError,
     NativeFailure,
     OutOfMemoryError,
     OutOfMemoryReport,
@@ -78,6 +76,10 @@ class SlowPool(HotPool):
     @abstractmethod
     def _take_back_all(self) -> None:
         """Give all that is free back to the indexes, where it coalesces."""
+
+    @abstractmethod
+    def _take_back_pending(self, *, is_lost: bool = False) -> None:
+        """Do so for what other streams used."""
 
     @abstractmethod
     def _wait_for_streams(self) -> None:
@@ -162,7 +164,7 @@ class SlowPool(HotPool):
             return self._place_apart(nbytes, alignment)
         if not self._options.pooling:
             with self._locked():
-                self._take_back_returned()
+                self._take_back_all()
                 return self._place_apart(nbytes, alignment)
         limit = self._options.limit_nbytes
         if limit is not None and capacity > limit:
@@ -271,30 +273,10 @@ class SlowPool(HotPool):
 
     def _trim(self, keep: int) -> int:
         with self._locked():
-            self._growth.let_go()
             before = self._growth.budget.committed_nbytes
-            self._release_idle(keep)
+            self._take_back_all()
+            # After it: what is queued and freed meanwhile stays in its bin.
+            self._growth.let_go()
+            self._take_back_pending()
+            self._growth.trim(keep)
             return before - self._growth.budget.committed_nbytes
-
-    def _release_idle(self, keep: int) -> None:
-        self._take_back_all()
-        self._growth.trim(keep)
-
-    def _freed_after_close(self) -> None:
-        # At least once: what was freed may have been taken back already, by a miss
-        # that came just before the pool was closed and gives nothing to the device.
-        while not sys.is_finalizing():
-            ident = threading.get_ident()
-            if not self._lock.acquire(blocking=False):
-                return  # whoever holds it comes here on its way out
-            self._lock_holder = ident
-            try:
-                # No free raises because of the device; the next one tries again.
-                with contextlib.suppress(MadlError):
-                    self._growth.let_go()
-                    self._release_idle(0)
-            finally:
-                self._lock_holder = 0
-                self._lock.release()
-            if not any(lane._has_returned() for lane in self._family()):
-                return

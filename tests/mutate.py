@@ -250,8 +250,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_memory.py",
-        "return\n        pool = self._pool\n        pool._live_nbytes -= self._nbytes",
-        "return\n        pool = self._pool",
+        "return\n        account = self._pool._account\n        account.live_nbytes -= self._nbytes",
+        "return\n        account = self._pool._account",
         "freed bytes count as live",
     ),
 ]

@@ -223,6 +223,7 @@ cdef class Memory:
     def _exchange(self, Memory other):
         """Swap blocks and sizes with another handle of the same pool."""
         self.block, other.block = other.block, self.block
+        self.owner, other.owner = other.owner, self.owner  # a lane may have been merged
         self.size, other.size = other.size, self.size
 
     @property
@@ -241,6 +242,8 @@ cdef class Memory:
 
     @property
     def _pool(self):
+        if self.owner is NULL:
+            raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
         return <object>self.owner
 
     @property
@@ -250,7 +253,7 @@ cdef class Memory:
     @property
     def pool(self):
         """The pool that the memory came from."""
-        return (<HotPool>self.owner)._head
+        return self._pool._head
 
     @property
     def nbytes(self):

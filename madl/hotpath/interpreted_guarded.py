@@ -53,10 +53,11 @@ def _allocate(
 
 def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
     with _guard:
-        self._binned_nbytes -= block.capacity
-        self._allocation_count += 1
-        self._live_nbytes += nbytes
-        self._live_high_water = max(self._live_high_water, self._live_nbytes)
+        account = self._account
+        account.binned_nbytes -= block.capacity
+        account.allocation_count += 1
+        account.live_nbytes += nbytes
+        account.live_high_water = max(account.live_high_water, account.live_nbytes)
         block.nbytes = nbytes
         block.watch = watch
     return self._handle(block, None, nbytes)
@@ -71,7 +72,7 @@ def _block_at(
 
 def _unplace(self: HotPool, block: Block) -> None:
     with _guard:
-        self._binned_nbytes -= block.capacity
+        self._account.binned_nbytes -= block.capacity
         self._placed.discard(block)
         self._held_back.discard(block)
     self._give_back(block)
@@ -112,8 +113,9 @@ def _take_back(memory: Memory, block: Block) -> None:
             watch.freed()
     finally:
         with _guard:
-            memory._pool._live_nbytes -= memory._nbytes
-            memory._pool._binned_nbytes += block.capacity
+            account = memory._pool._account
+            account.live_nbytes -= memory._nbytes
+            account.binned_nbytes += block.capacity
             home = block.home
             is_last = isinstance(home, LastFrees)
             (memory._pool._returned if is_last else home).append(block)

@@ -1,30 +1,6 @@
-"""Pools that share one lock and one account with another pool, interpreted.
-
-The compiled body does it by a pointer. Here such a pool is slower: it looks at the
-other one whenever it counts.
-"""
+"""Pools that share one lock and one account with another pool, interpreted."""
 
 from typing import Any
-
-SHARED = (
-    "_allocation_count",
-    "_binned_nbytes",
-    "_live_high_water",
-    "_live_nbytes",
-    "_lock",
-    "_lock_holder",
-)
-
-
-def _of_joined(name: str) -> property:
-    def read(pool: Any) -> Any:  # noqa: ANN401  # whatever is shared
-        return getattr(pool._joined, name)
-
-    def write(pool: Any, value: Any) -> None:  # noqa: ANN401  # likewise
-        if pool._joined is not None:  # else it is being made
-            setattr(pool._joined, name, value)
-
-    return property(read, write)
 
 
 class JoinedPool:
@@ -32,10 +8,18 @@ class JoinedPool:
 
     _joined: Any = None
 
-    def _join(self, other: Any) -> None:  # noqa: ANN401  # HotPool imports nothing of this
+    def _join(self, other: Any) -> None:  # noqa: ANN401  # HotPool, which is above this
         """Share the lock and all that is counted with another pool."""
         self._joined = other
+        self._account = other._account
+        self._lock = other._lock
 
+    @property
+    def _lock_holder(self) -> int:
+        holder: int = self._joined._lock_holder
+        return holder
 
-for _name in SHARED:
-    setattr(JoinedPool, _name, _of_joined(_name))
+    @_lock_holder.setter
+    def _lock_holder(self, ident: int) -> None:
+        if self._joined is not None:  # else it is being made
+            self._joined._lock_holder = ident

@@ -88,9 +88,9 @@ class Memory:
         if self._root is not None:
             self._root = None
             return
-        pool = self._pool
-        pool._live_nbytes -= self._nbytes
-        pool._binned_nbytes += block.capacity
+        account = self._pool._account
+        account.live_nbytes -= self._nbytes
+        account.binned_nbytes += block.capacity
         if block.watch is None:
             block.home.append(block)
         else:
@@ -102,9 +102,9 @@ class Memory:
             return
         self._block = None
         if self._root is None:
-            pool = self._pool
-            pool._live_nbytes -= self._nbytes
-            pool._binned_nbytes += block.capacity
+            account = self._pool._account
+            account.live_nbytes -= self._nbytes
+            account.binned_nbytes += block.capacity
             if block.watch is None:
                 block.home.append(block)
             else:
@@ -130,8 +130,8 @@ class Memory:
     def _unbin(self) -> None:
         """Let the block go to no bin when it is freed, but wait to be taken back."""
         block = self._block
-        if block is not None and block.home is not NOWHERE:
-            block.home = self._pool._returned
+        if block is not None:
+            self._pool._unbin_block(block)
 
     def _forget_block(self) -> None:
         """Keep the block no longer, without freeing it."""
@@ -140,6 +140,7 @@ class Memory:
     def _exchange(self, other: "Memory") -> None:
         """Swap blocks and sizes with another handle of the same pool."""
         self._block, other._block = other._block, self._block
+        self._pool, other._pool = other._pool, self._pool  # a lane may be merged by now
         self._nbytes, other._nbytes = other._nbytes, self._nbytes
 
     def __enter__(self) -> Self:

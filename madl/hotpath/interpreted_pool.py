@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from madl.hotpath.interpreted_account import Account, Accounted
 from madl.hotpath.interpreted_bins import LargeBin, LastFrees
 from madl.hotpath.interpreted_duties import PoolDuties
 from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
@@ -35,7 +36,7 @@ def change_watch_count(by: int) -> None:
     active_watches += by
 
 
-class HotPool(PoolDuties):
+class HotPool(Accounted, PoolDuties):
     """Bins in front of the arenas' indexes, and what every allocation counts.
 
     ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
@@ -45,11 +46,7 @@ class HotPool(PoolDuties):
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_allocation_count",
-        "_binned_nbytes",
         "_bins_by_request",
-        "_live_high_water",
-        "_live_nbytes",
     )
 
     def __init__(self) -> None:
@@ -70,10 +67,7 @@ class HotPool(PoolDuties):
         self._lock = threading.Lock()
         self._lock_holder = 0
         self._leash_nbytes = 0
-        self._binned_nbytes = 0
-        self._live_nbytes = 0
-        self._live_high_water = 0
-        self._allocation_count = 0
+        self._account = Account()
         self._miss_count = 0
 
     def allocate(
@@ -113,12 +107,13 @@ class HotPool(PoolDuties):
             block = self._bins_by_request[nbytes].pop()
         except (KeyError, IndexError):
             block = self._miss(nbytes)
-        self._binned_nbytes -= block.capacity
-        self._allocation_count += 1
-        live_nbytes = self._live_nbytes + nbytes
-        self._live_nbytes = live_nbytes
-        if live_nbytes > self._live_high_water:
-            self._live_high_water = live_nbytes
+        account = self._account
+        account.binned_nbytes -= block.capacity
+        account.allocation_count += 1
+        live_nbytes = account.live_nbytes + nbytes
+        account.live_nbytes = live_nbytes
+        if live_nbytes > account.live_high_water:
+            account.live_high_water = live_nbytes
         block.nbytes = nbytes
         memory = _new(Memory)
         memory._block = block
@@ -129,10 +124,11 @@ class HotPool(PoolDuties):
 
     def _hand_out(self, block: Block, nbytes: int, watch: Watch | None) -> Memory:
         """Count a block as live and make its handle."""
-        self._binned_nbytes -= block.capacity
-        self._allocation_count += 1
-        self._live_nbytes += nbytes
-        self._live_high_water = max(self._live_high_water, self._live_nbytes)
+        account = self._account
+        account.binned_nbytes -= block.capacity
+        account.allocation_count += 1
+        account.live_nbytes += nbytes
+        account.live_high_water = max(account.live_high_water, account.live_nbytes)
         block.nbytes, block.watch = nbytes, watch
         return self._handle(block, None, nbytes)
 
@@ -178,7 +174,7 @@ class HotPool(PoolDuties):
             self._take_back_returned()
         while self._filled_large_bins:
             self._flush_bin(self._filled_large_bins.popitem()[1])
-        if self._binned_nbytes > self._leash_nbytes:
+        if self._account.binned_nbytes > self._leash_nbytes:
             self._flush()
         for arena in self._bands[capacity > self._small_nbytes]:
             offset = arena.blocks.allocate(capacity)
@@ -210,7 +206,7 @@ class HotPool(PoolDuties):
         home = self._bin(capacity) if is_binned else self._returned
         block = Block(arena, offset, capacity, home)
         self._placed.add(block)
-        self._binned_nbytes += capacity
+        self._account.binned_nbytes += capacity
         return block
 
     def _block_states(self) -> list[BlockState]:
@@ -268,10 +264,14 @@ class HotPool(PoolDuties):
     def _unbin_all(self) -> None:
         """Let what is live go to no bin when it is freed, but wait to be taken back."""
         for block in self._placed:
+            self._unbin_block(block)
+
+    def _unbin_block(self, block: Block) -> None:
+        if block.home is not NOWHERE and not isinstance(block.home, LastFrees):
             block.home = self._returned
 
     def _unplace(self, block: Block) -> None:
-        self._binned_nbytes -= block.capacity
+        self._account.binned_nbytes -= block.capacity
         self._placed.discard(block)
         self._held_back.discard(block)
         self._give_back(block)

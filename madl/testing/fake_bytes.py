@@ -155,6 +155,7 @@ class FakeBytes:
     ) -> None:
         with self._call(name, nbytes):
             if stream is None:
+                self.default_stream.pump()
                 work()
             else:
                 self._stream(stream).queue(work)

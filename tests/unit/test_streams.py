@@ -1,6 +1,8 @@
 """Memory of devices whose work is done later: who may use a freed block, and when."""
 
 import gc
+import sys
+import threading
 
 import pytest
 
@@ -14,7 +16,7 @@ from madl import (
 from madl.backends.protocol import Capability
 from madl.errors import NativeFailure
 from madl.testing import FakeBackend
-from madl.testing.streams import FakeStream
+from madl.testing.streams import FakeEvent, FakeStream
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -399,3 +401,120 @@ def test_what_is_no_stream_is_refused_and_nothing_is_lost(
 def test_a_device_without_streams_forgets_none() -> None:
     with pytest.raises(MissingCapabilityError):
         Pool("sim").forget_stream(7)
+
+
+def test_a_stream_is_forgotten_once(
+    pool: Pool, backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    pool.allocate(PAGE, stream=first).free()
+    kept = pool.allocate(PAGE)
+
+    pool.forget_stream(first)
+    pool.forget_stream(first)
+    pool.forget_stream(second)
+    pool.forget_stream(backend.default_stream)
+
+    assert second.queued_count == 0
+    kept.free()
+    pool.check()
+    pool.close()
+    assert not backend.reservations
+
+
+def test_what_is_live_of_a_forgotten_stream_belongs_to_the_default_one(
+    pool: Pool, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, _ = streams
+    memory, empty = pool.allocate(PAGE, stream=first), pool.allocate(0, stream=first)
+
+    pool.forget_stream(first)
+    empty.resize(PAGE)
+    memory.resize(2 * PAGE)
+
+    assert (memory.stream, empty.stream) == (None, None)
+    assert pool.stats().live_nbytes == 3 * PAGE
+    pool.check()
+
+
+def test_what_is_freed_while_trim_waits_stays_committed() -> None:
+    backend = make_backend()
+    stream, pool = backend.make_stream(), Pool(backend)
+    memory = pool.allocate(PAGE, stream=stream)
+    synchronize = backend.synchronize
+    waited: list[object] = []
+
+    def free_meanwhile(event: object) -> None:
+        synchronize(event)
+        assert isinstance(event, FakeEvent)
+        if event.stream is stream and not waited:
+            waited.append(event)
+            stream.queue(idle_work)
+            memory.free()
+
+    backend.synchronize = free_meanwhile  # type: ignore[method-assign]  # another thread's turn
+    pool.trim()
+
+    assert backend.committed_nbytes == PAGE
+    assert stream.done_count == 0
+    pool.trim()
+    assert (backend.committed_nbytes, stream.done_count) == (0, 1)
+
+
+def test_a_free_after_close_returns_though_the_device_is_lost(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(backend)
+    memory = pool.allocate(PAGE)
+    pool.close()
+
+    def fail(_: object) -> None:
+        raise BackendCallError("fake", "wait", NativeFailure("wait", 1, "lost"))
+
+    monkeypatch.setattr(backend, "synchronize", fail)
+    memory.free()
+
+    assert not backend.reservations
+
+
+def test_a_closed_pool_leaves_nothing_that_another_stream_used(
+    pool: Pool, backend: FakeBackend, streams: tuple[FakeStream, FakeStream]
+) -> None:
+    first, second = streams
+    memory, later = (pool.allocate(PAGE, stream=first) for _ in range(2))
+    memory.record_stream(second)
+    second.queue(idle_work)
+    memory.free()
+
+    pool.close()
+    later.record_stream(second)
+    later.free()
+
+    assert not backend.reservations
+
+
+def test_lanes_of_many_threads_have_one_exact_account() -> None:
+    backend = make_backend()
+    pool, count = Pool(backend), 2000
+
+    def allocate_and_free(stream: FakeStream | None) -> None:
+        for _ in range(count):
+            pool.allocate(512, stream=stream).free()
+
+    lanes = [None, *(backend.make_stream() for _ in range(3))]
+    threads = [
+        threading.Thread(target=allocate_and_free, args=(stream,)) for stream in lanes
+    ]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    stats = pool.stats()
+    assert (stats.live_nbytes, stats.allocation_count) == (0, 4 * count)
+    pool.check()
