@@ -243,6 +243,14 @@ class BackendNotFoundError(BackendError, LookupError):
         )
 
 
+def how_many(count: int, noun: str) -> str:
+    """Return how many devices there are, as the reason why one is not found."""
+    if count == 0:
+        return f"there is no {noun}"
+    there = f"there is 1 {noun}" if count == 1 else f"there are {count} {noun}s"
+    return f"{there}, counted from 0"
+
+
 class BackendCallError(BackendError, RuntimeError):
     """A call to the device's API failed for a reason other than memory."""
 
@@ -281,5 +289,5 @@ class ForkError(BackendError):
         return (
             f"{self.device} was opened by process {self.parent_pid} and cannot be "
             "used after fork. Try: multiprocessing with the 'spawn' start method, "
-            "or open the device in the child"
+            "or fork before any device is opened"
         )

@@ -4,7 +4,7 @@ Work without a stream is queued in the stream that owns the memory, after all th
 queued there already, and has been done on return.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from madl.backends.counted import CountedBackend
@@ -16,6 +16,8 @@ from madl.views import view
 
 STAGE_NBYTES = 8 << 20
 """What goes from one device to another passes through so much host memory."""
+
+_FOR_HOST = Capability.HOST_ACCESS | Capability.PINNED | Capability.MANAGED
 
 
 class Part(NamedTuple):
@@ -65,12 +67,17 @@ def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401
     if stream is not None:
         _check_stream(destination, source, of, to)
         for side in (destination, source):
-            if isinstance(side, Memory):
+            if isinstance(side, Memory) and _has_streams(side):
                 side.record_stream(stream)
     if isinstance(to, Part):
         _write(to.cut(0, of.nbytes), of, stream)
     else:
         _read(to[: of.nbytes], of, stream)
+
+
+def _has_streams(memory: Memory) -> bool:
+    # Host memory that the device reads is the caller's to keep, as bytes are.
+    return Capability.STREAM_ORDERED in memory._pool.capabilities
 
 
 def copy_block(to: Memory, of: Memory, nbytes: int) -> None:
@@ -164,6 +171,8 @@ def _write(to: Part, of: "Part | memoryview", stream: object) -> None:
         _copy_from_host(to, of, stream)
     elif of.backend.inner == to.backend.inner and not _overlap(of, to):
         _copy_inside(to, of, stream)
+    elif (across := _way_across(to, of)) is not None:
+        _copy_across(across, to, of)
     else:
         stage = memoryview(bytearray(min(of.nbytes, STAGE_NBYTES)))
         for start, stop in _pieces(of.nbytes, backwards=of.offset < to.offset):
@@ -204,10 +213,45 @@ def _copy_inside(to: Part, of: Part, stream: object) -> None:
         _finish(to.backend, where)
 
 
+def _way_across(to: Part, of: Part) -> Callable[..., None] | None:
+    """Return the call that copies from another device, where the backend has one.
+
+    It is for backends of one class, and for what only the devices reach: whether one
+    of them reaches host memory that was made for the other depends on the driver.
+    """
+    there, here = of.backend, to.backend
+    if here.device == there.device or type(here.inner) is not type(there.inner):
+        return None
+    if (here.capabilities | there.capabilities) & _FOR_HOST:
+        return None
+    found: Callable[..., None] | None = getattr(here.inner, "copy_from_device", None)
+    return found
+
+
+def _copy_across(copy_from_device: Callable[..., None], to: Part, of: Part) -> None:
+    """Copy from another device, behind what is queued for both ranges.
+
+    No stream runs on both devices, so the host waits for the source.
+    """
+    if Capability.STREAM_ORDERED in of.backend.capabilities:
+        of.backend.synchronize(of.backend.record(of.memory.stream))
+    where = to.memory.stream
+    copy_from_device(
+        of.backend.inner,
+        of.reservation,
+        of.offset,
+        to.reservation,
+        to.offset,
+        to.nbytes,
+        stream=where,
+    )
+    _finish(to.backend, where)
+
+
 def _join(to: Part, of: Part) -> object:
     """Return a stream that runs after all that is queued for both ranges."""
     writes, reads = to.memory.stream, of.memory.stream
-    if writes is None or reads is None:
+    if writes is None:
         _finish(to.backend, reads)
     elif to.backend.stream_key(writes) != of.backend.stream_key(reads):
         to.backend.wait(writes, of.backend.record(reads))

@@ -250,8 +250,9 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_memory.py",
-        "return\n        account = self._pool._account\n        account.live_nbytes -= self._nbytes",
-        "return\n        account = self._pool._account",
+        "            return\n        account = self._pool._account\n"
+        "        account.live_nbytes -= self._nbytes\n",
+        "            return\n        account = self._pool._account\n",
         "freed bytes count as live",
     ),
 ]

@@ -18,6 +18,7 @@ from madl.errors import (
     NativeFailure,
     OutOfMemoryError,
     OutOfMemoryReport,
+    how_many,
 )
 
 KINDS = ("cuda", "cuda_managed", "cuda_pinned")
@@ -50,8 +51,7 @@ class CudaCalls:
         self._process = os.getpid()
         count = device_count(self)
         if not 0 <= index < count:
-            there = "there is no CUDA device" if not count else f"there are {count}"
-            raise _not_found(device, f"{there}, counted from 0")
+            raise _not_found(device, how_many(count, "CUDA device"))
 
     def status(self, function: str, *arguments: object) -> tuple[int, Any]:
         """Call the driver; return its status and what it gave out.

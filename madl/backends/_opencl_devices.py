@@ -7,7 +7,7 @@ then by the platform's name and version, then as the platform has them.
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from madl.backends._opencl_forking import note_opening
-from madl.errors import BackendNotFoundError
+from madl.errors import BackendNotFoundError, how_many
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -163,7 +163,7 @@ def _device_named(name: str) -> "cl.Device":
         raise BackendNotFoundError(name, (KIND,), error.reason) from error
     number = int(index or "0")
     if number >= len(devices):
-        reason = f"there are {len(devices)} OpenCL devices"
+        reason = how_many(len(devices), "OpenCL device")
         raise BackendNotFoundError(name, (KIND,), reason)
     return devices[number]
 

@@ -71,7 +71,9 @@ class Plugins:
     """
 
     def __init__(self, reserved: Container[str]) -> None:
-        self.claims = sorted(_find_claims(), key=lambda claim: claim[:3])
+        self._is_automatic = not os.environ.get(NO_AUTOLOAD)
+        found = _find_claims(is_automatic=self._is_automatic)
+        self.claims = sorted(found, key=lambda claim: claim[:3])
         self._reserved = reserved
         self._loaded: dict[Claim, Plugin] = {}
 
@@ -89,7 +91,10 @@ class Plugins:
         """
         claims = [claim for claim in self.claims if claim.kind == kind]
         if not claims:
-            raise BackendNotFoundError(kind, (), f"no backend of kind {kind!r}")
+            reason = f"no backend of kind {kind!r}"
+            if not self._is_automatic:
+                reason += f"; {NO_AUTOLOAD} is set, so only {NAMED} names plugins"
+            raise BackendNotFoundError(kind, (), reason)
         for claim in claims:
             self.check_claim(claim)
         return self.load_claim(claims[0])
@@ -116,10 +121,9 @@ class Plugins:
             raise BackendNotFoundError(claim.kind, (), reason)
 
 
-def _find_claims() -> Iterator[Claim]:
+def _find_claims(*, is_automatic: bool) -> Iterator[Claim]:
     named = list(_named())
     modules = {module for module, _ in named}
-    is_automatic = not os.environ.get(NO_AUTOLOAD)
     installed = set()
     for entry in entry_points(group=GROUP):
         if is_automatic or entry.value in modules:

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from madl.cli.bench import bench
 from madl.cli.info import info
 from madl.cli.out_of_memory import out_of_memory_table
 from madl.cli.replay import replay
@@ -16,6 +17,7 @@ def commands() -> None:
     """Allocate memory for deep learning: see what a pool does with it."""
 
 
+commands.add_command(bench)
 commands.add_command(info)
 commands.add_command(replay)
 

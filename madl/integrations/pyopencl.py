@@ -5,13 +5,19 @@ each command queue. What it returns keeps its block: a block goes back to the po
 the last array over it.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from madl.backends._opencl_errors import translated
 from madl.backends.opencl import OpenclBackend
 from madl.hotpath import BLOCK_GRANULARITY, Memory
+from madl.location import locate
 from madl.pool import Pool
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyopencl as cl
 
 
@@ -103,6 +109,82 @@ def record_stream(array: Any, queue: "cl.CommandQueue") -> None:  # noqa: ANN401
         ValueError: The array is not from a pool, or the queue of another context.
     """
     memory_of(array).record_stream(queue)
+
+
+@contextlib.contextmanager
+def mapped(
+    memory: Memory,
+    queue: "cl.CommandQueue | None" = None,
+    *,
+    dtype: "npt.DTypeLike" = "uint8",
+) -> "Iterator[np.ndarray[Any, Any]]":
+    """Let the CPU read and write memory for the length of a ``with`` block.
+
+    The map waits for what is queued for the memory, and the unmap has been done at the
+    end, also after an error. All kinds of OpenCL memory can be mapped. A driver maps
+    without a copy what the CPU can reach, and copies the rest there and back.
+
+    Args:
+        memory: Memory of an OpenCL device; it must not be freed in the block. A slice
+            begins where a sub-buffer may, and kernels keep off it in the block.
+        queue: Where the map is queued; ``None`` for the stream that owns the memory.
+            What other queues have queued for the memory has to be done by then.
+        dtype: Of the array's elements.
+
+    Yields:
+        An array over the memory, in one dimension. It must not be used after the block.
+
+    Raises:
+        FreedMemoryError: The memory was freed.
+        TypeError: It is not of an OpenCL device.
+        ValueError: The queue is of another device or context; the memory is no whole
+            number of elements; or a sub-buffer cannot begin there.
+    """
+    import numpy as np
+
+    backend = _backend_of(memory.pool)
+    locate(memory, "a map")
+    queue = _queue_behind(memory, backend, queue)
+    if not memory.nbytes:
+        yield np.empty(0, np.uint8).view(dtype)
+        return
+    native: Any = memory.native
+    action = f"map {memory.nbytes} bytes"
+    with translated(backend.device, action):
+        array, event, unmap = _map(native, queue, memory.nbytes)
+    try:
+        with translated(backend.device, action):
+            event.wait()  # not in the call: other threads run while this waits
+        yield array.view(dtype)
+    finally:
+        with translated(backend.device, f"unmap {memory.nbytes} bytes"):
+            unmap().wait()
+
+
+def _map(native: Any, queue: Any, nbytes: int) -> tuple[Any, Any, Any]:  # noqa: ANN401  # pyopencl has no types here
+    """Queue a map; return the bytes, its event, and what queues the unmap."""
+    import numpy as np
+    import pyopencl as cl
+
+    if isinstance(native, cl.SVM):
+        managed: Any = native.map_rw(queue, is_blocking=False)
+        array = np.frombuffer(managed.array, np.uint8)
+        return array, managed.event, managed.release
+    flags = cl.map_flags.READ | cl.map_flags.WRITE
+    array, event = cl.enqueue_map_buffer(
+        queue, native, flags, 0, (nbytes,), np.uint8, is_blocking=False
+    )
+    return array, event, array.base.release
+
+
+def _queue_behind(memory: Memory, backend: OpenclBackend, queue: Any) -> Any:  # noqa: ANN401  # pyopencl has no types here
+    """Return a queue whose work from now on is behind that of the memory's owner."""
+    owner = memory.stream
+    if queue is None:
+        return backend.queue if owner is None else owner
+    if backend.stream_key(queue) != backend.stream_key(owner):
+        backend.wait(queue, backend.record(owner))
+    return queue
 
 
 def _backend_of(pool: Pool) -> OpenclBackend:

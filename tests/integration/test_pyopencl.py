@@ -1,5 +1,6 @@
 """PyOpenCL arrays over a pool: right results, and blocks that end with the arrays."""
 
+import contextlib
 import gc
 import threading
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 import madl
-from madl import OutOfMemoryError, Pool
+from madl import FreedMemoryError, OutOfMemoryError, Pool
 from madl.backends.opencl import OpenclBackend
-from madl.integrations.pyopencl import PoolAllocator, default_queue, memory_of
+from madl.integrations import pyopencl
+from madl.integrations.pyopencl import PoolAllocator, default_queue, mapped, memory_of
 from tests.backends.opencl.device import pyopencl_or_skip
 
 cl = pyopencl_or_skip()
@@ -212,3 +214,140 @@ def test_a_queue_of_another_context_is_refused(pool: Pool) -> None:
 
     with pytest.raises(ValueError, match="of another context"):
         PoolAllocator(pool, cl.CommandQueue(context))
+
+
+def test_mapped_memory_is_read_and_written_by_the_cpu(pool: Pool) -> None:
+    memory = pool.allocate(4000)
+    memory.fill(7)
+
+    with mapped(memory) as array:
+        assert (array.dtype, array.shape) == (np.uint8, (4000,))
+        assert (array == 7).all()
+        array[1:3] = 9, 10
+
+    assert memory[:4].tobytes() == b"\7\x09\x0a\7"
+
+
+def test_a_map_is_behind_what_is_queued_and_before_what_comes(pool: Pool) -> None:
+    x = cla.zeros(default_queue(pool), 1 << 20, np.int32, allocator=PoolAllocator(pool))
+    for _ in range(5):
+        x += 1
+
+    with mapped(memory_of(x), dtype=np.int32) as array:
+        assert (array == 5).all()
+        array += 1
+    x += 1
+
+    assert (x.get() == 7).all()
+
+
+def test_memory_of_another_queue_is_mapped_behind_its_work(pool: Pool) -> None:
+    other = cl.CommandQueue(default_queue(pool).context)
+    x = cla.zeros(other, 1 << 20, np.int32, allocator=PoolAllocator(pool, other))
+
+    for queue in (None, default_queue(pool)):
+        x += 1
+        with mapped(memory_of(x), queue, dtype=np.int32) as array:
+            assert (array == array[0]).all()
+            array += 1
+
+    assert (x.get() == 4).all()
+
+
+def test_a_map_in_another_queue_waits_for_the_owners_work(pool: Pool) -> None:
+    owner = default_queue(pool)
+    memory, twos = pool.allocate(512), pool.allocate(512)
+    memory.fill(1)
+    twos.fill(2)
+    gate = cl.UserEvent(owner.context)
+    cl.enqueue_barrier(owner, wait_for=[gate])
+    memory.copy_from(twos, stream=owner)  # queued behind the gate, and not waited for
+    open_gate = threading.Timer(
+        0.3, gate.set_status, [cl.command_execution_status.COMPLETE]
+    )
+    open_gate.start()
+
+    with mapped(memory, cl.CommandQueue(owner.context)) as array:
+        assert (array == 2).all()
+    open_gate.join()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_memory_is_unmapped_once_also_after_an_error(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    memory = pool.allocate(512)
+    unmaps: list[Any] = []
+    queue_map = pyopencl._map
+
+    def count_unmaps(*arguments: Any) -> Any:  # noqa: ANN401  # as for _map
+        array, mapped_by, unmap = queue_map(*arguments)
+
+        def unmap_and_keep() -> Any:  # noqa: ANN401  # an event
+            unmaps.append(unmap())
+            return unmaps[-1]
+
+        return array, mapped_by, unmap_and_keep
+
+    def work() -> None:
+        with mapped(memory, dtype="float32") as array:
+            array[:] = 2
+            assert unmaps == []
+            if fails:
+                raise KeyError
+
+    monkeypatch.setattr(pyopencl, "_map", count_unmaps)
+    with pytest.raises(KeyError) if fails else contextlib.nullcontext():
+        work()
+
+    assert [event.command_execution_status for event in unmaps] == [
+        cl.command_execution_status.COMPLETE
+    ]
+    assert memory.tobytes() == np.full(128, 2, np.float32).tobytes()
+
+
+def test_what_is_no_whole_number_of_elements_is_not_left_mapped(pool: Pool) -> None:
+    memory = pool.allocate(510)
+    memory.fill(1)
+
+    with pytest.raises(ValueError), mapped(memory, dtype="float32"):  # noqa: PT011  # NumPy's words
+        pass
+
+    assert memory.tobytes() == b"\1" * 510
+
+
+def test_a_slice_is_mapped_alone(pool: Pool) -> None:
+    memory = pool.allocate(8192)
+    memory.fill(0)
+
+    with mapped(memory[4096:4100]) as array:
+        array[:] = 1
+
+    assert memory[4090:4106].tobytes() == b"\0" * 6 + b"\1" * 4 + b"\0" * 6
+
+
+def test_memory_without_bytes_is_an_empty_array(pool: Pool) -> None:
+    with mapped(pool.allocate(0), dtype="float32") as array:
+        assert (array.dtype, array.shape) == (np.float32, (0,))
+
+
+@pytest.mark.parametrize("nbytes", [0, 8])
+def test_freed_memory_is_not_mapped(pool: Pool, nbytes: int) -> None:
+    memory = pool.allocate(nbytes)
+    memory.free()
+
+    with pytest.raises(FreedMemoryError, match="a map on memory"), mapped(memory):
+        pass
+
+
+def test_memory_of_the_host_is_not_mapped() -> None:
+    with madl.Pool("cpu") as pool, pytest.raises(TypeError, match="of an OpenCL"):
+        mapped(pool.allocate(8)).__enter__()
+
+
+def test_a_map_in_a_queue_of_another_context_is_refused(pool: Pool) -> None:
+    context = cl.Context(default_queue(pool).context.devices)
+    memory = pool.allocate(8)
+
+    with pytest.raises(ValueError, match="of another context"):
+        mapped(memory, cl.CommandQueue(context)).__enter__()

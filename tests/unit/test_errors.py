@@ -76,8 +76,8 @@ EXAMPLES: list[tuple[MadlError, str]] = [
     (
         ForkError("cuda:0", 42),
         "cuda:0 was opened by process 42 and cannot be used after fork. Try: "
-        "multiprocessing with the 'spawn' start method, or open the device in the "
-        "child",
+        "multiprocessing with the 'spawn' start method, or fork before any device is "
+        "opened",
     ),
     (
         OutOfMemoryError(OutOfMemoryReport("cpu", MIB, native=MMAP)),

@@ -100,6 +100,26 @@ class ByteDevice:
         self.log.append(("synchronize", event))
 
 
+class PeerDevice(ByteDevice):
+    """A device that copies from others of its kind."""
+
+    def copy_from_device(
+        self,
+        backend: object,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        assert isinstance(backend, PeerDevice)
+        self.log.append((f"from {backend.device}", stream))
+        self.copy_inside(source, source_offset, destination, destination_offset, nbytes)
+        del self.log[-1]
+
+
 def _bytes(reservation: Reservation) -> bytearray:
     assert isinstance(reservation.native, bytearray)
     return reservation.native
@@ -202,6 +222,68 @@ def test_two_devices_copy_through_the_host(pool: Pool) -> None:
     madl.copy(destination, source)
 
     assert destination.tobytes() == _content(nbytes)
+
+
+def test_a_device_copies_from_another_of_its_kind_itself(owners: Owners) -> None:
+    first, second = PeerDevice(device="first"), PeerDevice(device="second")
+    source, destination = Pool(first).allocate(8), Pool(second).allocate(8)
+    source.copy_from(b"abcdefgh")
+    destination.fill(0)
+    owners.of = {id(source): "r", id(destination): "w"}
+    first.log.clear()
+    second.log.clear()
+
+    destination.copy_from(source)
+
+    assert first.log == [("record", "r"), ("synchronize", "event of r")]
+    assert second.log == [
+        ("from first", "w"),
+        ("record", "w"),
+        ("synchronize", "event of w"),
+    ]
+    owners.of.clear()
+    assert destination.tobytes() == b"abcdefgh"
+
+
+def test_a_device_waits_for_the_stream_of_work_without_one(owners: Owners) -> None:
+    first, second = PeerDevice(device="first"), PeerDevice(device="second")
+    source, destination = Pool(first).allocate(4), Pool(second).allocate(6)
+    source.copy_from(b"abcd")
+    destination.fill(1)
+    first.log.clear()
+    second.log.clear()
+
+    madl.copy(destination[1:5], source[:3])
+
+    assert first.log == [("record", None), ("synchronize", "event of None")]
+    assert second.log == [("from first", None)]
+    assert destination.tobytes() == b"\1abc\1\1"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ByteDevice(device="other"),
+        PeerDevice(device="peer"),
+        PeerDevice(ALL | Capability.PINNED, "pinned"),
+        PeerDevice(ALL | Capability.MANAGED, "managed"),
+    ],
+    ids=["of another kind", "the same device", "pinned", "managed"],
+)
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_all_other_copies_between_backends_go_through_the_host(
+    other: ByteDevice, direction: str
+) -> None:
+    there, here = Pool(other).allocate(4), Pool(PeerDevice(device="peer")).allocate(4)
+    source, destination = (here, there) if direction == "to" else (there, here)
+    source.copy_from(b"abcd")
+    other.log.clear()
+
+    destination.copy_from(source)
+
+    assert destination.tobytes() == b"abcd"
+    first = {"to": "from host", "from": "to host"}[direction]
+    assert other.log[0] == (first, None)
 
 
 def _content(nbytes: int) -> bytes:
@@ -352,7 +434,17 @@ def test_work_without_a_stream_is_done_in_the_owners(
             "r",
             [("record", "r"), ("synchronize", "event of r"), ("inside", None)],
         ),
-        ("w", None, [("inside", "w"), ("record", "w"), ("synchronize", "event of w")]),
+        (
+            "w",
+            None,
+            [
+                ("record", None),
+                ("wait", "w", "event of None"),
+                ("inside", "w"),
+                ("record", "w"),
+                ("synchronize", "event of w"),
+            ],
+        ),
     ],
 )
 def test_a_copy_between_owners_follows_the_work_of_both(

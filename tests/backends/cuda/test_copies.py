@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from madl import Pool
 from madl.backends.cuda import CudaBackend
 from tests.backends.cuda.content import MIB, PAGE, read
 from tests.backends.cuda.emulator import Emulator
+from tests.backends.cuda.test_streams import make_stream
 
 
 @pytest.fixture
@@ -40,6 +42,61 @@ def test_devices_copy_to_each_other(emulator: Emulator) -> None:
     assert read(second, target, 16, 64) == b"\x08" * 64
     first.release(source)
     second.release(target)
+
+
+@pytest.mark.parametrize("of", ["pages", "segments", "async", "managed", "pinned"])
+@pytest.mark.parametrize("to", ["pages", "segments", "async", "managed", "pinned"])
+def test_pools_of_a_device_copy_to_each_other(of: str, to: str) -> None:
+    first, second = CudaBackend(0, memory=of), CudaBackend(0, memory=to)
+    content = os.urandom(3 * MIB)
+
+    with Pool(first) as there, Pool(second) as here:
+        source, target = there.allocate(len(content)), here.allocate(len(content) + 8)
+        source.copy_from(content)
+        target.fill(0)
+        target[3:-5].copy_from(source)
+
+        assert target.tobytes() == bytes(3) + content + bytes(5)
+        source.free()
+        target.free()
+
+
+def test_pools_of_two_devices_copy_without_the_host(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("it went through the host")
+
+    with Pool("cuda:0") as there, Pool("cuda:1") as here:
+        source, target = there.allocate(MIB), here.allocate(MIB)
+        source.fill(7)
+        with monkeypatch.context() as patch:
+            for name in ("copy_to_host", "copy_from_host"):
+                patch.setattr(CudaBackend, name, fail)
+            target.copy_from(source)
+
+        assert target.tobytes() == b"\7" * MIB
+        source.free()
+        target.free()
+
+
+def test_a_copy_from_another_device_is_behind_what_is_queued_there(
+    emulator: Emulator,
+) -> None:
+    with Pool("cuda:0") as there, Pool("cuda:1") as here:
+        stream = make_stream()
+        source, other = (there.allocate(64, stream=stream) for _ in range(2))
+        target = here.allocate(64)
+        source.fill(1)
+        other.fill(2)
+        emulator.set(lazy=1)
+        source.copy_from(other, stream=stream)
+
+        target.copy_from(source)
+
+        assert target.tobytes() == b"\2" * 64
+        for memory in (source, other, target):
+            memory.free()
 
 
 @pytest.mark.parametrize("range_", [(-1, 8), (PAGE - 4, 8), (0, PAGE + 1)])

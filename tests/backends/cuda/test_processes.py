@@ -67,6 +67,20 @@ print(status)
 """
 
 
+BEYOND = """
+try:
+    CudaBackend(1)
+except BackendNotFoundError as error:
+    print(error.reason)
+"""
+
+
+def test_one_device_is_told_as_one(emulator: Emulator) -> None:
+    found = run(BEYOND, machine="devices=1")
+
+    assert found == "there is 1 CUDA device, counted from 0\n"
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_child_is_told_to_be_spawned_and_gives_nothing_back() -> None:
     # The events of the test and of the pool are kept, for the next records.

@@ -156,4 +156,4 @@ def test_a_device_that_is_not_there_is_not_found(
     with pytest.raises(BackendNotFoundError) as caught:
         CudaBackend(index)
 
-    assert caught.value.reason == "there are 2, counted from 0"
+    assert caught.value.reason == "there are 2 CUDA devices, counted from 0"

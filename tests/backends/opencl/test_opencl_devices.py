@@ -122,6 +122,26 @@ def test_a_machine_without_a_platform_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert madl_devices() == []
 
 
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        (0, "there is no OpenCL device"),
+        (1, "there is 1 OpenCL device, counted from 0"),
+        (2, "there are 2 OpenCL devices, counted from 0"),
+    ],
+)
+def test_a_number_beyond_the_last_device_is_told_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, count: int, reason: str
+) -> None:
+    fakes = [FakeDevice(f"device {number}") for number in range(count)]
+    install(monkeypatch, FakePlatform("P", fakes))
+
+    with pytest.raises(BackendNotFoundError) as caught:
+        devices.resolve(f"opencl:{count}")
+
+    assert caught.value.reason == reason
+
+
 def test_a_context_of_two_devices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class PairContext:
         devices = (FakeDevice("first"), FakeDevice("second"))

@@ -139,8 +139,8 @@ def test_a_forked_child_uses_no_device_and_takes_nothing_from_its_parent(
     for text in said:
         assert text.endswith(
             f" was opened by process {parent} and cannot be used after fork. Try: "
-            "multiprocessing with the 'spawn' start method, or open the device in the "
-            "child"
+            "multiprocessing with the 'spawn' start method, or fork before any device "
+            "is opened"
         )
     assert said
     assert (status, after) == ("7", "True 67108864")
