@@ -17,6 +17,7 @@ NAMES = (
     "index",
     "traces",
     "fill",
+    "expressions",
     "threads",
     "bookkeeping",
     "import_time",

@@ -89,6 +89,7 @@ BOUNDS = (
     _most("fill", "over refilling one held buffer", 1.05, 1.2),
     _least("fill", "NumPy over it, 64 MB", 1.7, 1.4),
     _least("fill", f"{fill.NUMPY_SMALL_PAGES} over it, 64 MB", 5, 4),
+    _least("expressions", "PyOpenCL pool over madl", 1, None),
     _most("import_time", "import madl over import numpy", 1 / 3, None),
 )
 """Times are targets on one machine, so they have no gate."""

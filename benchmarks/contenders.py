@@ -82,16 +82,25 @@ def opencl_pool() -> Any:  # noqa: ANN401  # pyopencl may be missing
     Raises:
         ImportError: One of them is missing.
     """
-    cl = importlib.import_module("pyopencl")
+    queue = opencl_queue()
     tools = importlib.import_module("pyopencl.tools")
+    return tools.MemoryPool(tools.ImmediateAllocator(queue))
+
+
+def opencl_queue() -> Any:  # noqa: ANN401  # pyopencl may be missing
+    """Return a queue of PoCL.
+
+    Raises:
+        ImportError: It is missing, or pyopencl is.
+    """
+    cl = importlib.import_module("pyopencl")
     try:
         platforms = cl.get_platforms()
     except cl.LogicError as error:
         raise ImportError(f"no OpenCL platform ({error})") from None
     for platform in platforms:
         if platform.name == "Portable Computing Language":
-            queue = cl.CommandQueue(cl.Context(platform.get_devices()))
-            return tools.MemoryPool(tools.ImmediateAllocator(queue))
+            return cl.CommandQueue(cl.Context(platform.get_devices()))
     raise ImportError("no PoCL (Debian: pocl-opencl-icd)")
 
 

@@ -50,12 +50,17 @@ class PoolAllocator:
         self.pool = pool
         self.queue = backend.queue if queue is None else queue
         is_default = backend.stream_key(self.queue) == backend.stream_key(backend.queue)
-        self._stream = None if is_default else self.queue
-        self._tag = tag
+        is_coarse = backend.alignment > BLOCK_GRANULARITY
+        options = {
+            "alignment": backend.alignment if is_coarse else None,
+            "stream": None if is_default else self.queue,
+            "tag": tag,
+        }
+        # Without options an allocation is quickest.
+        self._options: dict[str, Any] = {
+            name: option for name, option in options.items() if option is not None
+        }
         self._view: Any = backend.view  # memory.native, without the ways round it
-        self._alignment = (
-            backend.alignment if backend.alignment > BLOCK_GRANULARITY else None
-        )
 
     def __call__(self, nbytes: int) -> "cl.Buffer | cl.SVM | None":
         """Return memory for an array; ``None`` for no bytes, as PyOpenCL wants it.
@@ -65,9 +70,7 @@ class PoolAllocator:
         """
         if nbytes == 0:
             return None
-        memory = self.pool.allocate(
-            nbytes, alignment=self._alignment, stream=self._stream, tag=self._tag
-        )
+        memory = self.pool.allocate(nbytes, **self._options)
         placed: Any = memory._place()  # there is an arena, as there are bytes
         native = self._view(placed[0].reservation, placed[1], nbytes)
         # The attribute ends with the object, and the block with the attribute: no
