@@ -31,14 +31,18 @@ class PendingBlock:
     def __init__(self, lane: SlowPool, block: Block, users: list[StreamOrder]) -> None:
         self.lane = lane
         self.block = block
-        self._users = users
+        self.users = users
         self._events: list[object] = []
+
+    def record(self) -> None:
+        """Note what the streams have queued by now; only the first call does."""
+        if not self._events:
+            self._events = [user.record() for user in self.users]
 
     def is_unused(self) -> bool:
         """Return whether all of them are done with it. Does not wait."""
-        if not self._events:
-            self._events = [user.record() for user in self._users]
-        return all(map(self._users[0].has_reached, self._events))
+        self.record()
+        return all(map(self.users[0].has_reached, self._events))
 
 
 class _Ordered(SlowPool):
@@ -67,8 +71,9 @@ class _Ordered(SlowPool):
         if users is None:
             self._unplace(block)
         else:
-            head = cast("StreamPool", self._head)
-            head._pending.append(PendingBlock(self, block, users))
+            entry = PendingBlock(self, block, users)
+            cast("StreamPool", self._head)._pending.append(entry)
+            entry.record()  # last: it may fail
 
 
 class StreamPool(_Ordered):
@@ -120,11 +125,15 @@ class StreamPool(_Ordered):
 
     def _take_back_pending(self, *, is_lost: bool = False) -> None:
         """Unplace what no stream uses any more; all of it, if the device is lost."""
+        busy: set[StreamOrder] = set()  # what is behind one that is not done, is not
         for entry in list(self._pending):
+            is_busy = not busy.isdisjoint(entry.users)
             # Raises where the device fails: then nothing is lost.
-            if is_lost or entry.is_unused():
+            if is_lost or (not is_busy and entry.is_unused()):
                 self._pending.remove(entry)
                 entry.lane._unplace(entry.block)
+            else:
+                busy.update(entry.users)
 
     def _release_all(self) -> None:
         """Give back all that is free of a closed pool, even of a lost device."""

@@ -209,7 +209,7 @@ MUTATIONS = [
     ),
     Mutation(
         "lanes.py",
-        "if is_lost or entry.is_unused():",
+        "if is_lost or (not is_busy and entry.is_unused()):",
         "if True:",
         "a block goes back while another stream uses it",
     ),

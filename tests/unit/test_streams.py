@@ -208,6 +208,35 @@ def test_a_block_that_another_stream_uses_is_not_reused_before(
     pool.check()
 
 
+def test_a_busy_stream_is_asked_once_for_all_blocks_it_uses(
+    pool: Pool,
+    backend: FakeBackend,
+    streams: tuple[FakeStream, FakeStream],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = streams
+    for _ in range(20):
+        memory = pool.allocate(PAGE, stream=first)
+        second.queue(idle_work)
+        memory.record_stream(second)
+        memory.free()
+    asked: list[FakeEvent] = []
+    is_done = backend.is_done
+
+    def noting(event: FakeEvent) -> bool:
+        asked.append(event)
+        return is_done(event)
+
+    monkeypatch.setattr(backend, "is_done", noting)
+
+    pool.allocate(5 * MIB, stream=first)
+
+    assert len([event for event in asked if event.stream is second]) <= 2
+    second.pump()
+    pool.trim()
+    assert pool.stats().cached_nbytes == 0
+
+
 def test_its_own_stream_holds_no_block_back(
     pool: Pool, streams: tuple[FakeStream, FakeStream]
 ) -> None:
