@@ -16,7 +16,7 @@ class Bound:
     is_least: bool = False
     """Whether the figure should be at least, not at most, so much."""
     why_missed: str = ""
-    """Why the gate does not hold yet, where that is known; ends no run."""
+    """Why the gate does not hold, or not always, where that is known; ends no run."""
 
     def holds(self, value: float, bound: float | None) -> bool | None:
         """Whether a value is on the right side; None where there is no bound."""
@@ -33,6 +33,10 @@ def _least(benchmark: str, figure: str, target: float, gate: float | None) -> Bo
     return Bound(benchmark, figure, target, gate, is_least=True)
 
 
+_MISSED = {(traces.GLIBC, "large-block"), ("NumPy on tcmalloc", "large-block")}
+_MOVES = "met on a quiet machine; on a busy one the kernel's mmap and mremap decide"
+
+
 def _traces() -> list[Bound]:
     promised = {
         (traces.GLIBC, "large-block"): (25, 15),
@@ -46,7 +50,14 @@ def _traces() -> list[Bound]:
         (traces.OPENCL, "small-block"): (2.2, 1.5),
     }
     return [
-        _least("traces", f"{peer} over {traces.MADL}, {group}", target, gate)
+        Bound(
+            "traces",
+            f"{peer} over {traces.MADL}, {group}",
+            target,
+            gate,
+            is_least=True,
+            why_missed=_MOVES if (peer, group) in _MISSED else "",
+        )
         for (peer, group), (target, gate) in promised.items()
     ]
 

@@ -24,11 +24,11 @@ FEW_EVENTS = 35_000
 
 
 def quick_names() -> list[str]:
-    """Return the traces that are short, and those of small blocks."""
+    """Return the traces that a gate is about, and those that are short."""
     return [
         name
         for name in paths()
-        if name in SMALL_BLOCK or len(trace(name)) <= FEW_EVENTS
+        if not is_host(name) or name in SMALL_BLOCK or len(trace(name)) <= FEW_EVENTS
     ]
 
 
