@@ -237,14 +237,12 @@ class FakeBackend(FakeBytes):
         """Note a call and let it take effect in the block, or fail."""
         self.calls.append(name)
         fault = self.fault
-        error = None
-        if fault is not None and fault.strikes(len(self.calls)):
-            error = fault.error(self.device, name, nbytes)
-            if not fault.has_effect:
-                raise error
-        yield
-        if error is not None:
-            raise error
+        if fault is None or not fault.strikes(len(self.calls)):
+            yield
+            return
+        if fault.has_effect:
+            yield
+        raise fault.error(self.device, name, nbytes)  # unnamed: no cycle
 
     def _ask_for(self, call: str, nbytes: int) -> None:
         if self.committed_nbytes + nbytes > self.total_nbytes:

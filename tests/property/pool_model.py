@@ -173,7 +173,7 @@ class PoolModel:
             if memory.nbytes:
                 assert memory.address >= stop, "two live blocks overlap"
                 stop = memory.address + memory.capacity
-                assert backend.is_committed(memory.address, memory.capacity)
+                assert backend.is_committed_at(memory.address, memory.capacity)
 
     def _check_reason(
         self, error: OutOfMemoryError, nbytes: int, alignment: int | None

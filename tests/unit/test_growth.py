@@ -103,8 +103,8 @@ def test_recycling_takes_idle_pages_before_new_ones(remaps: bool) -> None:
 
     assert backend.committed_nbytes == 7 * PAGE
     assert pool.stats().recycled_pages == 4
-    assert backend.is_committed(memory.address, memory.capacity)
-    assert backend.is_committed(high.address, high.capacity)
+    assert backend.is_committed_at(memory.address, memory.capacity)
+    assert backend.is_committed_at(high.address, high.capacity)
 
 
 def test_without_recycling_new_pages_are_taken() -> None:
@@ -135,7 +135,7 @@ def test_a_recycling_that_fails_changes_nothing(failing: str) -> None:
     assert backend.committed_nbytes == pool.stats().committed_nbytes == 5 * PAGE
     pool.check()
     assert pool.allocate(7 * PAGE).nbytes == 7 * PAGE
-    assert backend.is_committed(high.address, high.capacity)
+    assert backend.is_committed_at(high.address, high.capacity)
 
 
 def test_a_page_that_nobody_gives_back_is_not_counted_as_committed() -> None:
@@ -153,8 +153,8 @@ def test_a_page_that_nobody_gives_back_is_not_counted_as_committed() -> None:
     pool.check()
     backend.recover()
     memory = pool.allocate(4 * PAGE)
-    assert backend.is_committed(memory.address, memory.capacity)
-    assert backend.is_committed(high.address, high.capacity)
+    assert backend.is_committed_at(memory.address, memory.capacity)
+    assert backend.is_committed_at(high.address, high.capacity)
 
 
 def test_a_reservation_whose_pages_are_refused_is_released() -> None:

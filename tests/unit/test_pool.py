@@ -57,7 +57,7 @@ def test_the_pages_under_a_block_are_committed(
 ) -> None:
     memory = pool.allocate(PAGE + 1)
 
-    assert backend.is_committed(memory.address, memory.capacity)
+    assert backend.is_committed_at(memory.address, memory.capacity)
     assert backend.committed_nbytes == 2 * PAGE
 
 
@@ -85,7 +85,7 @@ def test_an_address_is_aligned_further_than_the_device_promises(pooling: bool) -
     memory = pool.allocate(3000, alignment=8 * backend.alignment)
 
     assert memory.address % (8 * backend.alignment) == 0
-    assert backend.is_committed(memory.address, memory.capacity)
+    assert backend.is_committed_at(memory.address, memory.capacity)
     pool.check()
 
 
@@ -249,7 +249,7 @@ def test_trim_gives_back_what_is_idle(pool: Pool, backend: FakeBackend) -> None:
 
     assert pool.trim() == 4 * PAGE
     assert backend.committed_nbytes == PAGE
-    assert backend.is_committed(kept.address, kept.capacity)
+    assert backend.is_committed_at(kept.address, kept.capacity)
 
 
 def test_trim_keeps_as_much_as_it_is_told(pool: Pool, backend: FakeBackend) -> None:
@@ -301,7 +301,7 @@ def test_close_gives_back_what_is_idle_at_once(
     pool.close()
 
     assert backend.committed_nbytes == PAGE
-    assert backend.is_committed(held.address, held.capacity)
+    assert backend.is_committed_at(held.address, held.capacity)
 
 
 def test_a_free_waits_for_no_one_who_is_in_a_closed_pool(
