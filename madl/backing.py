@@ -4,7 +4,7 @@ Recycling takes the highest idle pages, because what lies high is what the next
 placements are least likely to want back. Runs of pages are half open: (first, stop).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from madl.arena import Arena
 
@@ -15,7 +15,7 @@ def back(
     arena: Arena,
     offset: int,
     nbytes: int,
-    donors: Sequence[Arena],
+    find_donors: Callable[[], Sequence[Arena]],
     room_nbytes: int | None,
 ) -> int:
     """Commit every page under a range of an arena.
@@ -24,7 +24,8 @@ def back(
         arena: Where the range lies.
         offset: Start of the range.
         nbytes: Its bytes.
-        donors: Arenas whose idle pages may be taken, the last one first.
+        find_donors: Returns the arenas whose idle pages may be taken, the last one
+            first. Called only when pages are missing: it may ask the device.
         room_nbytes: Bytes that may newly be committed; ``None`` for any.
 
     Returns:
@@ -38,6 +39,7 @@ def back(
     missing = pages.missing(offset, nbytes)
     if missing == 0:
         return 0
+    donors = find_donors()
     recycled = min(missing, _idle_elsewhere(arena, offset, nbytes, donors))
     new = missing - recycled
     if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:

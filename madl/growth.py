@@ -153,15 +153,15 @@ class Growth:
 
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
         """Commit the pages under a range; return False when over the limit."""
-        if not arena.blocks.pages.missing(offset, nbytes):
-            return True  # and no stream is asked for anything
-        donors = self._donors() if self.options.recycle else []
-        recycled = backing.back(arena, offset, nbytes, donors, self.budget.room_nbytes)
+        room = self.budget.room_nbytes
+        recycled = backing.back(arena, offset, nbytes, self._donors, room)
         self.recycled_pages += max(recycled, 0)
         return recycled >= 0
 
     def _donors(self) -> list[Arena]:
         """Return the arenas whose idle pages may be taken now, without waiting."""
+        if not self.options.recycle:
+            return []
         if not self.order.is_ordered:
             return self.arenas
         return [

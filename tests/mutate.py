@@ -167,8 +167,8 @@ MUTATIONS = [
     ),
     Mutation(
         "growth.py",
-        "donors, self.budget.room_nbytes)",
-        "donors, None)",
+        "self._donors, room)",
+        "self._donors, None)",
         "the limit is not looked at",
     ),
     Mutation(
