@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks import machine, plot, verdict
 from benchmarks.answer import Answer, Table
-from benchmarks.bounds import Bound
 
 NAMES = (
     "pair",
@@ -45,7 +44,8 @@ def main() -> None:
         answers[name] = _answer(name, quick=options.quick or options.gates)
         if options.gates:
             answers[name] = _again_if_missed(name, answers[name])
-            missed += [(bound, answers[name]) for bound in _missed(name, answers)]
+            bounds = verdict.missed_gates(name, answers[name])
+            missed += [(bound, answers[name]) for bound in bounds]
         else:
             print(f"\n{answers[name].markdown()}", flush=True)
         print(f"\n({name}: {time.perf_counter() - started:.0f} s)", file=sys.stderr)
@@ -57,10 +57,6 @@ def main() -> None:
     _write(options, facts, answers)
     failed = [verdict.report(*one, is_smoke=options.smoke) for one in missed]
     raise SystemExit(1 if any(failed) else 0)
-
-
-def _missed(name: str, answers: dict[str, Answer]) -> list[Bound]:
-    return verdict.missed_gates(name, answers[name])
 
 
 def _options() -> argparse.Namespace:

@@ -97,12 +97,13 @@ class StreamPool(_Ordered):
         except (KeyError, TypeError):  # the latter of what cannot be hashed
             return self._find_lane(stream)
 
-    def _find_lane(self, stream: object) -> SlowPool:
+    def _key_of(self, stream: object, *, instead: str) -> Hashable:
         if Capability.STREAM_ORDERED not in self.capabilities:
-            raise MissingCapabilityError(
-                self.device, "streams", "allocate without stream="
-            )
-        key = self._backend.stream_key(stream)
+            raise MissingCapabilityError(self.device, "streams", instead)
+        return self._backend.stream_key(stream)
+
+    def _find_lane(self, stream: object) -> SlowPool:
+        key = self._key_of(stream, instead="allocate without stream=")
         is_within = self._lock_holder == threading.get_ident()  # of a finalizer, say
         with contextlib.nullcontext() if is_within else self._locked():
             if not self._lanes:
@@ -181,9 +182,7 @@ class StreamPool(_Ordered):
         Raises:
             MissingCapabilityError: The device is not stream-ordered.
         """
-        if Capability.STREAM_ORDERED not in self.capabilities:
-            raise MissingCapabilityError(self.device, "streams", "forget none")
-        key = self._backend.stream_key(stream)
+        key = self._key_of(stream, instead="forget none")
         with self._locked():
             lane = self._lanes.get(key)
             if not isinstance(lane, Lane):  # the default one, or unknown

@@ -4,6 +4,7 @@ Work without a stream is queued in the legacy default stream, as the CUDA runtim
 it, and waited for: by themselves some of the driver's copies return early.
 """
 
+from abc import abstractmethod
 from collections.abc import Hashable
 from typing import Any
 
@@ -25,9 +26,9 @@ class CudaWork:
     _is_host: bool
     """Whether the memory is the host's."""
 
+    @abstractmethod
     def _at(self, reservation: Reservation, offset: int, nbytes: int) -> int:
-        """Return the address of a range of a reservation; a backend overrides it."""
-        raise NotImplementedError
+        """Return the address of a range of a reservation."""
 
     def copy_from_host(
         self,
