@@ -42,29 +42,29 @@ def test_remap_leaves_destination_committed_and_source_not(
 
 
 def test_remap_moves_content_without_a_fault(lazy: LazyReservation) -> None:
-    for page in range(4):
+    for page in range(24):
         write(lazy.address + page * PAGE, page + 1)
     faults = fault_count()
 
-    lazy.remap(0, 40 * PAGE, 4 * PAGE)
-    content = [read(lazy.address + (40 + page) * PAGE)[0] for page in range(4)]
-    write(lazy.address + 40 * PAGE, 5, 4 * PAGE)
+    lazy.remap(0, 32 * PAGE, 24 * PAGE)
+    content = [read(lazy.address + (32 + page) * PAGE)[0] for page in range(24)]
 
-    assert content == [1, 2, 3, 4]
-    assert fault_count() - faults <= 2  # the interpreter's own
+    assert content == list(range(1, 25))
+    assert fault_count() - faults < 12  # the interpreter's own; 24 more otherwise
 
 
 def test_remap_without_huge_pages_moves_without_a_fault() -> None:
     reservation = linux_memory(64 * KIB).reserve(64 * PAGE)
-    write(reservation.address, 3, 64 * KIB)
+    moved_nbytes = 256 * OS_PAGE
+    write(reservation.address, 3, moved_nbytes)
     faults = fault_count()
 
-    reservation.remap(0, 9 * PAGE + 64 * KIB, 64 * KIB)
+    reservation.remap(0, 9 * PAGE + 64 * KIB, moved_nbytes)
     moved = reservation.address + 9 * PAGE + 64 * KIB
-    content = {read(moved + offset) for offset in range(0, 64 * KIB, OS_PAGE)}
+    content = {read(moved + offset) for offset in range(0, moved_nbytes, OS_PAGE)}
 
     assert content == {b"\x03"}
-    assert fault_count() - faults <= 2  # 16 if it had faulted
+    assert fault_count() - faults < 64  # the interpreter's own; 256 more otherwise
     reservation.release()
 
 
