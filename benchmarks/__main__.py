@@ -23,8 +23,9 @@ NAMES = (
     "usage",
     "faults",
     "remap",
+    "advice",
 )
-UNGATED = ("remap",)
+UNGATED = ("remap", "advice")
 STARTED = time.perf_counter()
 LONGEST_S = 240
 """After so long nothing is measured again."""

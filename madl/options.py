@@ -4,12 +4,14 @@ import os
 import sys
 from typing import NamedTuple, cast
 
+from madl.backends.choices import NumaBackend, PrefaultBackend
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import (
     Capability,
     CommitBackend,
     HandlePagesBackend,
     HugePageBackend,
+    HugePages,
 )
 from madl.errors import MissingCapabilityError
 from madl.hotpath import LARGEST_REQUEST_NBYTES
@@ -72,8 +74,9 @@ class PoolOptions(NamedTuple):
         fit: str,
         recycle: bool,
         page_size: int | str | None,
-        huge_pages: bool | None,
+        huge_pages: HugePages,
         prefault: bool,
+        numa_node: int | None,
         zero: bool,
         pooling: bool | None,
     ) -> "PoolOptions":
@@ -85,14 +88,15 @@ class PoolOptions(NamedTuple):
         """
         if fit not in FITS:
             raise ValueError(f"fit must be one of {', '.join(FITS)}, got {fit!r}")
-        for name, wanted in (("prefault", prefault), ("zero", zero)):
-            if wanted:
-                raise MissingCapabilityError(
-                    backend.device, f"option {name}", f"leave out {name}="
-                )
+        if zero:
+            raise MissingCapabilityError(
+                backend.device, "option zero", "leave out zero="
+            )
         limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
         page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
+        _choose_prefault(backend, prefault)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
+        _choose_node(backend, numa_node)
         if pooling not in (None, True, False):
             raise TypeError(f"pooling must be True, False or None, got {pooling!r}")
         if pooling is None:
@@ -142,10 +146,14 @@ def least_limit_nbytes(backend: CountedBackend, capacity: int) -> int:
 def _choose_huge_pages(
     backend: CountedBackend,
     page_nbytes: int,
-    wanted: bool | None,  # an option of Pool, passed on
+    wanted: HugePages,  # an option of Pool, passed on
 ) -> None:
+    if wanted not in (None, True, False, "explicit"):
+        raise ValueError(
+            f"huge_pages must be True, False, 'explicit' or None, got {wanted!r}"
+        )
     by_handles = _by_handles(backend)
-    if by_handles is not None:
+    if by_handles is not None and wanted != "explicit":
         by_handles.choose_pages(page_nbytes, huge=wanted)
     elif Capability.HUGE_PAGES in backend.capabilities:
         inner = cast("HugePageBackend", backend.inner)
@@ -153,6 +161,31 @@ def _choose_huge_pages(
     elif wanted is not None:
         raise MissingCapabilityError(
             backend.device, "huge pages", "leave out huge_pages="
+        )
+
+
+def _choose_prefault(
+    backend: CountedBackend,
+    wanted: bool,  # an option of Pool, passed on
+) -> None:
+    if Capability.PREFAULT in backend.capabilities:
+        cast("PrefaultBackend", backend.inner).choose_prefault(prefault=wanted)
+    elif wanted:
+        raise MissingCapabilityError(
+            backend.device, "memory that can be faulted in", "leave out prefault="
+        )
+
+
+def _choose_node(backend: CountedBackend, node: int | None) -> None:
+    if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
+        raise TypeError(f"numa_node must be an int or None, got {node!r}")
+    if node is not None and node < 0:
+        raise ValueError(f"numa_node must not be negative, got {node}")
+    if Capability.NUMA in backend.capabilities:
+        cast("NumaBackend", backend.inner).choose_node(node)
+    elif node is not None:
+        raise MissingCapabilityError(
+            backend.device, "NUMA nodes", "leave out numa_node="
         )
 
 

@@ -14,7 +14,7 @@ import madl.memory  # noqa: F401  # it registers what stands behind Memory's met
 from madl import accounting, forking
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Backend
+from madl.backends.protocol import Backend, HugePages
 from madl.errors import MadlError
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
@@ -43,7 +43,10 @@ class Pool(StreamPool):
         recycle: Commit idle pages elsewhere before taking new ones.
         page_size: The unit of committing; ``None`` for what suits device and limit.
         huge_pages: Ask for huge OS pages, or not; ``None`` for what suits the pages.
-        prefault: Fault pages in when they are committed. Not effective yet.
+            ``"explicit"`` takes those that an administrator has set aside.
+        prefault: Fault memory in when it is committed, so that no first touch is slow.
+        numa_node: Take memory of this NUMA node while it has any; ``None`` for what
+            is near the thread that touches it first.
         zero: Hand out zeroed memory. Not effective yet.
         pooling: Keep freed memory for reuse. ``False`` takes every allocation from the
             device and gives it back when it is freed, for sanitizers and memory
@@ -65,8 +68,9 @@ class Pool(StreamPool):
         fit: str = "first",
         recycle: bool = True,
         page_size: int | str | None = None,
-        huge_pages: bool | None = None,
+        huge_pages: HugePages = None,
         prefault: bool = False,
+        numa_node: int | None = None,
         zero: bool = False,
         pooling: bool | None = None,
     ) -> None:
@@ -86,6 +90,7 @@ class Pool(StreamPool):
             page_size=page_size,
             huge_pages=huge_pages,
             prefault=prefault,
+            numa_node=numa_node,
             zero=zero,
             pooling=pooling,
         )

@@ -17,6 +17,10 @@ _UNKNOWN = "unknown"
 class AndroidMemory(LinuxMemory):
     """What the kernel, and Android, let an app have."""
 
+    @staticmethod
+    def _find_numa_refusal() -> str:
+        return "Android ends an app that asks for a node"
+
     def describe(self) -> dict[str, str]:
         """Return what was chosen, and why; and of which Android."""
         return {"Android API level": _api_level(), **super().describe()}

@@ -52,11 +52,9 @@ class DarwinReservation(PosixReservation):
     def commit(self, offset: int, nbytes: int) -> None:
         """Announce that the addresses are used again, once any were given back."""
         address = self._place(offset, nbytes)
-        if not self._has_reusable:
-            return
-        if self._calls.madvise(address, nbytes, _FREE_REUSE) != 0:
-            # Unannounced, what is touched would be counted to nobody: start anew.
-            self._renew(address, nbytes, "commit", is_refusal=True)
+        if self._has_reusable:
+            self._announce(address, nbytes)
+        self._prefault(address, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the memory back; what the addresses read is undefined until then."""
@@ -66,6 +64,11 @@ class DarwinReservation(PosixReservation):
             self._has_reusable = True
         else:  # the kernel refuses it for what a fork shares, or what is wired
             self._renew(address, nbytes, "decommit")
+
+    def _announce(self, address: int, nbytes: int) -> None:
+        if self._calls.madvise(address, nbytes, _FREE_REUSE) != 0:
+            # Unannounced, what is touched would be counted to nobody: start anew.
+            self._renew(address, nbytes, "commit", is_refusal=True)
 
     def _renew(
         self, address: int, nbytes: int, verb: str, *, is_refusal: bool = False

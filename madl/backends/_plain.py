@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 
-from madl.backends.protocol import MemoryInfo
+from madl.backends.protocol import HugePages, MemoryInfo
 from madl.errors import (
     BackendCallError,
     MissingCapabilityError,
@@ -63,12 +63,23 @@ class PlainMemory:
     alignment = mmap.PAGESIZE
     commit_refusal = _LACK
     remap_refusal = _LACK
+    numa_refusal = _LACK
     huge_page_nbytes = 0
+    _is_prefaulting = False
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Leave everything to the system."""
         if huge:
             raise MissingCapabilityError(_DEVICE, "huge pages", "leave out huge_pages=")
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Touch what is reserved from now on, or leave it to the program."""
+        self._is_prefaulting = prefault
+
+    def choose_node(self, node: int | None) -> None:
+        """Leave the choice to the system."""
+        if node is not None:
+            raise _lack("NUMA nodes", "leave out numa_node=")
 
     def reserve(self, nbytes: int) -> PlainReservation:
         """Take memory."""
@@ -85,7 +96,10 @@ class PlainMemory:
             native = NativeFailure("mmap.mmap", code, text)
             action = f"reserve {format_nbytes(nbytes)}"
             raise BackendCallError(_DEVICE, action, native) from None
-        return PlainReservation(mapping, nbytes)
+        reservation = PlainReservation(mapping, nbytes)
+        if self._is_prefaulting:
+            ctypes.memset(reservation.address, 0, nbytes)
+        return reservation
 
     def memory_info(self) -> MemoryInfo:
         """Return the machine's memory, as far as the system says."""
@@ -114,7 +128,5 @@ def _refusal(nbytes: int, code: int, text: str) -> OutOfMemoryError:
     return OutOfMemoryError(OutOfMemoryReport(_DEVICE, nbytes, nbytes, native=native))
 
 
-def _lack(what: str) -> MissingCapabilityError:
-    return MissingCapabilityError(
-        _DEVICE, f"{what} ({_LACK})", "use whole reservations"
-    )
+def _lack(what: str, instead: str = "use whole reservations") -> MissingCapabilityError:
+    return MissingCapabilityError(_DEVICE, f"{what} ({_LACK})", instead)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from madl.backends import _posix_calls as posix
 from madl.backends._posix_calls import PROT_NONE, READ_WRITE
+from madl.backends.protocol import HugePages
 from madl.errors import MissingCapabilityError, OutOfMemoryError
 
 
@@ -28,6 +29,7 @@ class PosixReservation:
     def __init__(self, memory: "PosixMemory", address: int, nbytes: int) -> None:
         self._memory = memory
         self._calls = memory.calls
+        self._is_prefaulting = memory.is_prefaulting
         self.address = address
         self.nbytes = nbytes
 
@@ -39,6 +41,7 @@ class PosixReservation:
             # Of several VMAs, the first may have been changed before one failed.
             self._replace(address, nbytes, PROT_NONE)
             raise error
+        self._prefault(address, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Replace the memory by addresses that nothing is behind."""
@@ -64,6 +67,11 @@ class PosixReservation:
     def release(self) -> None:
         """Give the address space back."""
         posix.unmap(self._calls.munmap, self.address, self.nbytes)
+
+    def _prefault(self, address: int, nbytes: int) -> None:
+        """Make the first touch now, if that was asked for: there is no call for it."""
+        if self._is_prefaulting:
+            ctypes.memset(address, 0, nbytes)
 
     def _place(self, offset: int, nbytes: int) -> int:
         """Return the address of a range of whole OS pages inside the reservation.
@@ -93,17 +101,32 @@ class PosixMemory:
     alignment = posix.ALIGNMENT
     commit_refusal = ""
     remap_refusal = "this system has no call that moves memory"
+    numa_refusal = "madl knows no call for it on this system"
     huge_page_nbytes = 0
+    is_prefaulting = False
 
     def __init__(self, library: ctypes.CDLL, flags: MapFlags) -> None:
         self.calls = posix.PosixCalls(library)
         self.flags = flags
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Leave the choice to the system: there is no way to ask for either."""
         if huge:
             raise MissingCapabilityError(
                 posix.DEVICE, "huge pages on this system", "leave out huge_pages="
+            )
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Touch what is committed from now on, or leave it to the program."""
+        self.is_prefaulting = prefault
+
+    def choose_node(self, node: int | None) -> None:
+        """Leave the choice to the system."""
+        if node is not None:
+            raise MissingCapabilityError(
+                posix.DEVICE,
+                f"NUMA nodes ({self.numa_refusal})",
+                "leave out numa_node=",
             )
 
     def reserve(self, nbytes: int) -> PosixReservation:

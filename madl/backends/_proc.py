@@ -4,6 +4,7 @@ Every file is read when it is asked for: what it says can change at any time, an
 are missing in containers, on old kernels and on Android.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, getrlimit
@@ -35,10 +36,7 @@ _CGROUP_NAMES = {
 
 def memory_info() -> MemoryInfo:
     """Return this machine's memory, or what its cgroups leave to the process."""
-    known = {}
-    for line in _read(_PROC / "meminfo").splitlines():
-        name, _, amount = line.partition(":")
-        known[name] = int(amount.split()[0]) * 1024
+    known = _meminfo()
     total = known["MemTotal"]
     available = known.get("MemAvailable", known["MemFree"])  # from Linux 3.14
     for limit, used in _cgroup_limits():
@@ -70,8 +68,45 @@ def huge_page_nbytes() -> int:
     return int(_read(_THP / "hpage_pmd_size") or 0)
 
 
-def choose_huge(page_nbytes: int, wanted: bool | None) -> bool:
+def explicit_page_nbytes() -> int:
+    """Return the size of huge pages that are set aside; 0 where the kernel has none."""
+    return _meminfo().get("Hugepagesize", 0)
+
+
+def explicit_stock() -> str:
+    """Return how many of them there are, in words."""
+    known = _read(_PROC / "meminfo")
+    counts = [
+        re.findall(rf"HugePages_{name}: *(\d+)", known) or ["0"]
+        for name in ("Free", "Total")
+    ]
+    return "{} of {} free".format(*(found[0] for found in counts))
+
+
+def check_explicit(page_nbytes: int) -> int:
+    """Return the size of huge pages that are set aside.
+
+    Raises:
+        MissingCapabilityError: The kernel has none, or they do not fit.
+    """
+    huge_nbytes = explicit_page_nbytes()
+    size, page = format_nbytes(huge_nbytes), format_nbytes(page_nbytes)
+    if huge_nbytes == 0:
+        missing, instead = "explicit huge pages in this kernel", ""
+    elif page_nbytes % huge_nbytes:
+        missing = f"explicit huge pages for pages of {page}, no multiple of {size}"
+        instead = f"page_size='{size}', or "
+    else:
+        return huge_nbytes
+    raise MissingCapabilityError("cpu", missing, f"{instead}leave out huge_pages=")
+
+
+def choose_huge(
+    page_nbytes: int, wanted: bool | None, *, modes_matter: bool = True
+) -> bool:
     """Return whether to ask for huge pages; ``None`` is for where they fit.
+
+    Without ``modes_matter`` they can be had even where their mode is "never".
 
     Raises:
         MissingCapabilityError: They were asked for and cannot be had.
@@ -86,7 +121,7 @@ def choose_huge(page_nbytes: int, wanted: bool | None) -> bool:
     elif not fits:
         missing = f"huge pages for pages of {page}, no multiple of {size}"
         instead = f"page_size='{size}', or "
-    elif huge_page_mode() == "never":
+    elif modes_matter and huge_page_mode() == "never":
         missing = f"huge pages of {size} while transparent_hugepage is 'never'"
         instead = "ask for 'madvise' in that setting, or "
     else:
@@ -116,6 +151,13 @@ def settings() -> dict[str, str]:
         if name in _LIMITS:
             found[_LIMITS[name]] = soft
     return {name: value for name, value in found.items() if value}
+
+
+def _meminfo() -> dict[str, int]:
+    """Return what the kernel says in KiB, in bytes."""
+    lines = _read(_PROC / "meminfo").splitlines()
+    found = (line.partition(":") for line in lines if line.endswith(" kB"))
+    return {name: int(amount.split()[0]) * 1024 for name, _, amount in found}
 
 
 def _cgroup_limits() -> Iterator[tuple[int, int]]:

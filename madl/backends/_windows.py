@@ -15,7 +15,7 @@ from madl.backends._windows_reservations import (
     reserve_large,
     reserve_small,
 )
-from madl.backends.protocol import MemoryInfo
+from madl.backends.protocol import HugePages, MemoryInfo
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from madl.sizes import format_nbytes
 
@@ -35,8 +35,12 @@ class WindowsMemory:
         self.alignment = int(system.dwAllocationGranularity)
         self.huge_page_nbytes = self._calls["GetLargePageMinimum"]()
         self._large_nbytes = 0  # the page of large reservations; 0 for small ones
+        self._is_prefaulting = False
+        self._node: int | None = None
+        has_nodes = "VirtualAllocExNuma" in self._calls
+        self.numa_refusal = "" if has_nodes else "this Windows has no call for it"
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Take large pages when they are asked for, and never on its own accord.
 
         They stay in memory, whatever else needs it, and only a user whom the
@@ -59,13 +63,42 @@ class WindowsMemory:
             windows.DEVICE, missing, f"{instead}leave out huge_pages="
         )
 
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Touch what is committed from now on; large pages are in memory anyway."""
+        self._is_prefaulting = prefault
+
+    def choose_node(self, node: int | None) -> None:
+        """Take memory of one NUMA node from now on, while it has any."""
+        highest = ctypes.c_uint32()
+        if node is None:
+            self._node = None
+            return
+        if self.numa_refusal:
+            missing, instead = f"NUMA nodes ({self.numa_refusal})", ""
+        elif not self._calls["GetNumaHighestNodeNumber"](byref(highest)):
+            failure = self._calls.failure("GetNumaHighestNodeNumber")
+            missing, instead = f"NUMA nodes ({failure})", ""
+        elif node > highest.value:
+            missing = f"NUMA node {node}; the highest is {highest.value}"
+            instead = f"numa_node={highest.value}, or "
+        else:
+            self._node = node
+            return
+        raise MissingCapabilityError(
+            windows.DEVICE, missing, f"{instead}leave out numa_node="
+        )
+
     def reserve(self, nbytes: int) -> WindowsReservation:
         """Take address space."""
-        if not self._large_nbytes:
-            return reserve_small(self._calls, nbytes)
-        return reserve_large(
-            self._calls, nbytes, self._large_nbytes, self.huge_page_nbytes
-        )
+        large_nbytes = self._large_nbytes
+        # What is of no whole pages is for one block, and large pages do not fit it.
+        if large_nbytes and nbytes % large_nbytes == 0:
+            return reserve_large(
+                self._calls, nbytes, large_nbytes, self.huge_page_nbytes, self._node
+            )
+        reservation = reserve_small(self._calls, nbytes, self._node)
+        reservation.is_prefaulting = self._is_prefaulting
+        return reservation
 
     def memory_info(self) -> MemoryInfo:
         """Return this machine's memory, or what its job leaves to the process."""
@@ -86,11 +119,18 @@ class WindowsMemory:
             "commit": "by VirtualAlloc, promised in full",
             "remap": self.remap_refusal,
             "huge pages": self._describe_large_pages(),
+            "prefault": "by writing" if self._is_prefaulting else "not asked for",
+            "NUMA": self._describe_node(),
             "commit limit": f"{format_nbytes(status.ullTotalPageFile)}, {left} left",
         }
         for name, limit, _ in self._job_limits():
             facts[name] = format_nbytes(limit)
         return facts
+
+    def _describe_node(self) -> str:
+        if self._node is not None:
+            return f"node {self._node} preferred"
+        return self.numa_refusal or "not asked for"
 
     def _describe_large_pages(self) -> str:
         if self._large_nbytes:

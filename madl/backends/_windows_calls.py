@@ -29,7 +29,8 @@ MEM_LARGE_PAGES = 0x20000000
 MEM_RESERVE_PLACEHOLDER, MEM_REPLACE_PLACEHOLDER = 0x40000, 0x4000
 MEM_PRESERVE_PLACEHOLDER = 2
 PAGE_NOACCESS, PAGE_READWRITE = 1, 4
-MEM_EXTENDED_PARAMETER_ADDRESS_REQUIREMENTS = 1
+# Of MEM_EXTENDED_PARAMETER_TYPE.
+MEM_EXTENDED_PARAMETER_ADDRESS_REQUIREMENTS, MEM_EXTENDED_PARAMETER_NUMA_NODE = 1, 3
 
 ERROR_INVALID_PARAMETER, ERROR_NOT_ALL_ASSIGNED = 87, 1300
 # NOT_ENOUGH_MEMORY, OUTOFMEMORY, NO_SYSTEM_RESOURCES, WORKING_SET_QUOTA,
@@ -135,9 +136,9 @@ class AddressRequirements(Structure):
 
 
 class ExtendedParameter(Structure):
-    """``MEM_EXTENDED_PARAMETER``."""
+    """``MEM_EXTENDED_PARAMETER``: a pointer, or a number in its place."""
 
-    _fields_ = (("Type", c_uint64), ("Pointer", c_void_p))
+    _fields_ = (("Type", c_uint64), ("Value", c_uint64))
 
 
 class Privilege(Structure):
@@ -154,6 +155,10 @@ _BOOL, _DWORD, _HANDLE, _ADDRESS = c_int, c_uint32, c_size_t, c_size_t
 # Addresses are size_t: an int even where a pointer would be None.
 _KERNEL32: dict[str, tuple[Any, ...]] = {
     "VirtualAlloc": (_ADDRESS, _ADDRESS, c_size_t, _DWORD, _DWORD),
+    "VirtualAllocExNuma": (
+        *(_ADDRESS, _HANDLE, _ADDRESS, c_size_t, _DWORD, _DWORD, _DWORD),
+    ),
+    "GetNumaHighestNodeNumber": (_BOOL, POINTER(_DWORD)),
     "VirtualFree": (_BOOL, _ADDRESS, c_size_t, _DWORD),
     "GetSystemInfo": (None, POINTER(SystemInfo)),
     "GetLargePageMinimum": (c_size_t,),

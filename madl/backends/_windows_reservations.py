@@ -7,7 +7,7 @@ anew, so that it reads as zero and is faulted in again.
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import ExitStack
-from ctypes import byref, c_void_p, cast, pointer
+from ctypes import Array, addressof, memset
 
 from madl.backends import _windows_calls as windows
 from madl.backends._windows_calls import WindowsCalls
@@ -57,6 +57,8 @@ class _Reservation:
 class SmallReservation(_Reservation):
     """Address space that OS pages are committed in."""
 
+    is_prefaulting = False
+
     def commit(self, offset: int, nbytes: int) -> None:
         """Make the addresses usable; the system promises memory or refuses now."""
         address = self.address + offset
@@ -66,6 +68,9 @@ class SmallReservation(_Reservation):
             raise self._calls.error(
                 "VirtualAlloc", "commit", nbytes, refusals=windows.OUT_OF_MEMORY
             )
+        if self.is_prefaulting:
+            # PrefetchVirtualMemory reads what is in a file; new memory is nowhere yet.
+            memset(address, 0, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the memory back, and what was promised."""
@@ -86,10 +91,16 @@ class LargeReservation(_Reservation):
     """
 
     def __init__(
-        self, calls: WindowsCalls, address: int, nbytes: int, page_nbytes: int
+        self,
+        calls: WindowsCalls,
+        address: int,
+        nbytes: int,
+        page_nbytes: int,
+        node: int | None,
     ) -> None:
         super().__init__(calls, address, nbytes)
         self._page_nbytes = page_nbytes
+        self._node = node
         self._starts = [0]  # offsets of all pieces, sorted
 
     def commit(self, offset: int, nbytes: int) -> None:
@@ -116,7 +127,8 @@ class LargeReservation(_Reservation):
         self._cut(page + self._page_nbytes)
         if not self._calls["VirtualAlloc2"](
             *(self._calls["GetCurrentProcess"](), self.address + page),
-            *(self._page_nbytes, _LARGE_COMMIT, windows.PAGE_READWRITE, None, 0),
+            *(self._page_nbytes, _LARGE_COMMIT, windows.PAGE_READWRITE),
+            *_extended(self._node),
         ):
             raise self._calls.error(
                 "VirtualAlloc2", "commit", asked_nbytes, refusals=windows.OUT_OF_MEMORY
@@ -135,33 +147,55 @@ class LargeReservation(_Reservation):
 WindowsReservation = SmallReservation | LargeReservation
 
 
-def reserve_small(calls: WindowsCalls, nbytes: int) -> SmallReservation:
-    """Take address space for OS pages."""
-    address = calls.virtual_alloc(
-        0, _passable(nbytes), windows.MEM_RESERVE, windows.PAGE_NOACCESS
-    )
+def reserve_small(
+    calls: WindowsCalls, nbytes: int, node: int | None = None
+) -> SmallReservation:
+    """Take address space for OS pages, which will be of a node while it has any."""
+    how = 0, _passable(nbytes), windows.MEM_RESERVE, windows.PAGE_NOACCESS
+    if node is None:
+        function, address = "VirtualAlloc", calls.virtual_alloc(*how)
+    else:
+        function = "VirtualAllocExNuma"
+        address = calls[function](calls["GetCurrentProcess"](), *how, node)
     if not address:
-        raise _refusal(calls, "VirtualAlloc", nbytes)
+        raise _refusal(calls, function, nbytes)
     return SmallReservation(calls, address, nbytes)
 
 
 def reserve_large(
-    calls: WindowsCalls, nbytes: int, page_nbytes: int, alignment: int
+    calls: WindowsCalls,
+    nbytes: int,
+    page_nbytes: int,
+    alignment: int,
+    node: int | None = None,
 ) -> LargeReservation:
     """Take address space for large pages, at a multiple of their size."""
     wanted = windows.AddressRequirements(Alignment=alignment)
-    parameter = windows.ExtendedParameter(
-        windows.MEM_EXTENDED_PARAMETER_ADDRESS_REQUIREMENTS,
-        cast(pointer(wanted), c_void_p),
-    )
     address = calls["VirtualAlloc2"](
         *(calls["GetCurrentProcess"](), 0, _passable(nbytes)),
         windows.MEM_RESERVE | windows.MEM_RESERVE_PLACEHOLDER,
-        *(windows.PAGE_NOACCESS, byref(parameter), 1),
+        windows.PAGE_NOACCESS,
+        *_extended(node, wanted),
     )
     if not address:
         raise _refusal(calls, "VirtualAlloc2", nbytes)
-    return LargeReservation(calls, address, nbytes, page_nbytes)
+    return LargeReservation(calls, address, nbytes, page_nbytes, node)
+
+
+def _extended(
+    node: int | None, wanted: windows.AddressRequirements | None = None
+) -> tuple[Array[windows.ExtendedParameter] | None, int]:
+    """Return the last two arguments of VirtualAlloc2."""
+    parameters = []
+    if wanted is not None:
+        kind = windows.MEM_EXTENDED_PARAMETER_ADDRESS_REQUIREMENTS
+        parameters.append(windows.ExtendedParameter(kind, addressof(wanted)))
+    if node is not None:
+        kind = windows.MEM_EXTENDED_PARAMETER_NUMA_NODE
+        parameters.append(windows.ExtendedParameter(kind, node))
+    if not parameters:
+        return None, 0
+    return (windows.ExtendedParameter * len(parameters))(*parameters), len(parameters)
 
 
 def _passable(nbytes: int) -> int:

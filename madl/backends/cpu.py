@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Protocol, Self, cast
 
-from madl.backends.protocol import Capability, MemoryInfo, Reservation
+from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
 from madl.errors import BackendCallError, OutOfMemoryError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
@@ -66,8 +66,17 @@ class HostMemory(Protocol):
     huge_page_nbytes: int
     """0 where the system has no huge pages, and so nothing to choose."""
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    numa_refusal: str
+    """Why memory of one NUMA node cannot be asked for; empty when it can."""
+
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """As ``HugePageBackend.choose_pages``."""
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """As ``PrefaultBackend.choose_prefault``."""
+
+    def choose_node(self, node: int | None) -> None:
+        """As ``NumaBackend.choose_node``."""
 
     def reserve(self, nbytes: int) -> HostReservation:
         """As ``Backend.reserve``."""
@@ -109,28 +118,43 @@ class CpuBackend:
         self.granularity = mmap.PAGESIZE
         self.alignment = self._memory.alignment
         self._reservations: dict[int | None, HostReservation] = {}
-        self.capabilities = Capability.HOST_ACCESS
+        self.capabilities = Capability.HOST_ACCESS | Capability.PREFAULT
         if not self._memory.commit_refusal:
             self.capabilities |= Capability.COMMIT
         if not self._memory.remap_refusal:
             self.capabilities |= Capability.REMAP
         if self._memory.huge_page_nbytes:
             self.capabilities |= Capability.HUGE_PAGES
+        if not self._memory.numa_refusal:
+            self.capabilities |= Capability.NUMA
         self._memory.choose_pages(self.page_nbytes, huge=None)
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Say in which pages reservations from now on will be committed.
 
         Args:
             page_nbytes: Commits and decommits will be multiples of it.
             huge: Back them with huge OS pages, or do not; ``None`` for huge ones
-                where ``page_nbytes`` is a multiple of them.
+                where ``page_nbytes`` is a multiple of them. ``"explicit"`` for those
+                that an administrator has set aside, or allowed this user to have.
 
         Raises:
             MissingCapabilityError: Huge pages were asked for and cannot be had. What
                 was chosen before stands.
         """
         self._memory.choose_pages(_check_page(page_nbytes), huge=huge)
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Say whether what is committed from now on is faulted in at once."""
+        self._memory.choose_prefault(prefault=prefault)
+
+    def choose_node(self, node: int | None) -> None:
+        """Prefer memory of one NUMA node from now on.
+
+        Raises:
+            MissingCapabilityError: The system has no such node, or lets nobody choose.
+        """
+        self._memory.choose_node(node)
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take ``nbytes`` bytes of address space."""

@@ -7,7 +7,7 @@ on. Sizes and offsets are in bytes.
 
 import enum
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 
 class Capability(enum.Flag):
@@ -36,6 +36,15 @@ class Capability(enum.Flag):
     """One address for host and device, moved on demand."""
     SHARE = enum.auto()
     """Another process can attach the memory."""
+    PREFAULT = enum.auto()
+    """Can fault in what it commits, instead of waiting for the first touch."""
+    NUMA = enum.auto()
+    """Can be asked for memory of one NUMA node."""
+
+
+HugePages = Literal["explicit"] | bool | None
+"""Huge OS pages of the system's own making, or not; ``None`` for what is best. Those
+that are explicit come from a stock that an administrator has set aside."""
 
 
 class Reservation(NamedTuple):
@@ -157,13 +166,13 @@ class RemapBackend(CommitBackend, Protocol):
 class HugePageBackend(CommitBackend, Protocol):
     """A backend with ``Capability.HUGE_PAGES``."""
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Say in which pages reservations from now on will be committed.
 
         Args:
             page_nbytes: Commits and decommits will be multiples of it.
             huge: Back them with huge OS pages, or do not; ``None`` for what is best
-                at this page size.
+                at this page size. ``"explicit"`` for those that were set aside.
 
         Raises:
             MissingCapabilityError: Huge pages were asked for and cannot be had.

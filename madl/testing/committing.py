@@ -190,7 +190,7 @@ class HugePagesTests(BackendCase):
     def test_pages_are_chosen_or_refused(self) -> None:
         with self.workbench(Capability.HUGE_PAGES) as bench:
             page = bench.backend.page_nbytes
-            for huge in (None, False, True, None):
+            for huge in (None, False, True, "explicit", None):
                 try:
                     bench.backend.choose_pages(page, huge=huge)
                 except MissingCapabilityError:

@@ -1,5 +1,6 @@
 """The tests that every backend has to pass, as one class to subclass."""
 
+from madl.testing.choosing import NumaTests, PrefaultTests
 from madl.testing.committing import CommitTests, HugePagesTests, RemapTests
 from madl.testing.content import CopyTests, FillTests, HostAccessTests, ViewTests
 from madl.testing.mandatory import MandatoryTests
@@ -12,6 +13,8 @@ class BackendConformance(
     CommitTests,
     RemapTests,
     HugePagesTests,
+    PrefaultTests,
+    NumaTests,
     HostAccessTests,
     CopyTests,
     FillTests,

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from madl.backends.protocol import Capability, MemoryInfo, Reservation
+from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
 from madl.errors import (
     MissingCapabilityError,
     NativeFailure,
@@ -67,7 +67,9 @@ class FakeBackend(FakeBytes):
         self.fault = Fault(fail_on_call) if fail_on_call else fault
         self.calls: list[str] = []
         self.reservations: dict[int, Reservation] = {}
-        self.chosen_pages: tuple[int, bool | None] | None = None
+        self.chosen_pages: tuple[int, HugePages] | None = None
+        self.is_prefaulting = False
+        self.node: int | None = None
         self._committed: set[int] = set()  # the addresses of granules
         self._next_address = ALIGNMENT
 
@@ -184,13 +186,23 @@ class FakeBackend(FakeBytes):
             self._move(start, to, nbytes)
             self._spoil(start, nbytes)
 
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Note what was chosen; there are no huge pages."""
         if page_nbytes <= 0 or page_nbytes % GRANULARITY:
             raise MisuseError(f"choose pages of {page_nbytes}")
         if huge:
             raise MissingCapabilityError(self.device, "huge pages", "huge=None")
         self.chosen_pages = page_nbytes, huge
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Note what was chosen; its bytes are there from the start."""
+        self.is_prefaulting = prefault
+
+    def choose_node(self, node: int | None) -> None:
+        """Note what was chosen; there is one node."""
+        if node:
+            raise MissingCapabilityError(self.device, f"NUMA node {node}", "node 0")
+        self.node = node
 
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> FakeView:
         """Return an object that stands for a part."""

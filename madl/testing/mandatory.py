@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from unittest import SkipTest
 
+from madl.backends.choices import NumaBackend, PrefaultBackend
 from madl.backends.protocol import (
     Backend,
     Capability,
@@ -32,6 +33,8 @@ _PROTOCOLS: dict[Capability, type] = {
     Capability.COMMIT: CommitBackend,
     Capability.REMAP: RemapBackend,
     Capability.HUGE_PAGES: HugePageBackend,
+    Capability.PREFAULT: PrefaultBackend,
+    Capability.NUMA: NumaBackend,
     Capability.COPY: CopyBackend,
     Capability.FILL: FillBackend,
     Capability.VIEW: ViewBackend,

@@ -1,12 +1,15 @@
 """Reservations of the running kernel's memory."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 if sys.platform == "linux":
-    from madl.backends._linux import LazyReservation, LinuxMemory, StrictReservation
+    from madl.backends import _proc
+    from madl.backends._linux import LinuxMemory
+    from madl.backends._linux_reservations import LazyReservation, StrictReservation
     from tests.backends.host import PAGE, linux_memory
 
     @pytest.fixture
@@ -19,6 +22,7 @@ if sys.platform == "linux":
     ) -> Iterator[LazyReservation | StrictReservation]:
         is_lazy = request.param == "lazy"
         reservation = linux_memory(is_lazy_allowed=is_lazy).reserve(64 * PAGE)
+        assert isinstance(reservation, LazyReservation | StrictReservation)
         yield reservation
         reservation.release()
 
@@ -28,3 +32,14 @@ if sys.platform == "linux":
         assert isinstance(reservation, LazyReservation)
         yield reservation
         reservation.release()
+
+    @pytest.fixture
+    def thp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+        """Return what makes a kernel with a mode for huge pages of 2 MiB."""
+        monkeypatch.setattr(_proc, "_THP", tmp_path)
+
+        def set_mode(enabled: str) -> None:
+            (tmp_path / "enabled").write_text(f"{enabled}\n")
+            (tmp_path / "hpage_pmd_size").write_text("2097152\n")
+
+        return set_mode

@@ -53,7 +53,7 @@ def test_its_numbers(backend: CpuBackend) -> None:
 
 
 def test_it_chooses_pages_where_the_kernel_has_huge_ones(backend: CpuBackend) -> None:
-    has_huge_pages = _proc.huge_page_nbytes() > 0
+    has_huge_pages = _proc.huge_page_nbytes() + _proc.explicit_page_nbytes() > 0
 
     assert isinstance(backend, HugePageBackend)
     assert (Capability.HUGE_PAGES in backend.capabilities) == has_huge_pages
@@ -63,6 +63,7 @@ def test_a_kernel_without_huge_pages_has_nothing_to_choose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_proc, "_THP", tmp_path)
+    monkeypatch.setattr(_proc, "explicit_page_nbytes", lambda: 0)
     backend = CpuBackend()
 
     backend.choose_pages(PAGE, huge=None)

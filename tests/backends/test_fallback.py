@@ -18,6 +18,8 @@ from tests.backends.walk import Walk, steps
 
 if sys.platform == "win32":
     pytest.skip("mmap takes other flags there", allow_module_level=True)
+if sys.platform == "linux":
+    from tests.backends.host import resident_nbytes
 
 MIB = 1 << 20
 
@@ -38,8 +40,20 @@ def test_a_reservation_is_memory_at_once(backend: CpuBackend) -> None:
     backend.release(reservation)
 
 
+def test_prefaulted_memory_is_there_before_it_is_touched(backend: CpuBackend) -> None:
+    if sys.platform != "linux":
+        pytest.skip("the test asks Linux what is resident")
+    backend.choose_prefault(prefault=True)
+    before = resident_nbytes()
+
+    reservation = backend.reserve(32 * MIB)
+
+    assert resident_nbytes() - before > 31 * MIB
+    backend.release(reservation)
+
+
 def test_it_claims_neither_commits_nor_moves(backend: CpuBackend) -> None:
-    assert backend.capabilities == Capability.HOST_ACCESS
+    assert backend.capabilities == Capability.HOST_ACCESS | Capability.PREFAULT
 
 
 def test_whoever_calls_what_is_missing_is_told(backend: CpuBackend) -> None:
@@ -53,6 +67,8 @@ def test_whoever_calls_what_is_missing_is_told(backend: CpuBackend) -> None:
         backend.remap(reservation, 0, 0, MIB)
     with pytest.raises(MissingCapabilityError, match="leave out huge_pages="):
         backend.choose_pages(mmap.PAGESIZE, huge=True)
+    with pytest.raises(MissingCapabilityError, match=r"NUMA nodes .* leave out numa_n"):
+        backend.choose_node(0)
 
     backend.release(reservation)
 

@@ -13,7 +13,7 @@ if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
 from madl.backends import _linux_calls, _proc
-from madl.backends._linux import LazyReservation, StrictReservation
+from madl.backends._linux_reservations import LazyReservation, StrictReservation
 from madl.errors import OutOfMemoryError
 from tests.backends.host import (
     GIB,

@@ -11,7 +11,7 @@ if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
 from madl.backends import _linux_calls, _proc
-from madl.backends._linux import LazyReservation
+from madl.backends._linux_reservations import LazyReservation
 from madl.errors import MissingCapabilityError
 from tests.backends.host import (
     KIB,
@@ -31,18 +31,6 @@ needs_huge_pages = pytest.mark.skipif(
     _proc.huge_page_nbytes() != PAGE or _proc.huge_page_mode() == "never",
     reason="this kernel gives no huge pages of 2 MiB",
 )
-
-
-@pytest.fixture
-def thp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return what makes a kernel with a mode for huge pages of 2 MiB."""
-    monkeypatch.setattr(_proc, "_THP", tmp_path)
-
-    def set_mode(enabled: str) -> None:
-        (tmp_path / "enabled").write_text(f"{enabled}\n")
-        (tmp_path / "hpage_pmd_size").write_text("2097152\n")
-
-    return set_mode
 
 
 @pytest.fixture
@@ -197,6 +185,7 @@ def test_a_kernel_without_huge_pages_is_asked_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_proc, "_THP", tmp_path)
+    monkeypatch.setattr(_proc, "explicit_page_nbytes", lambda: 0)
     memory = linux_memory(PAGE)
 
     with pytest.raises(MissingCapabilityError) as caught:

@@ -10,7 +10,7 @@ if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
 from madl.backends import _linux_calls
-from madl.backends._linux import LazyReservation
+from madl.backends._linux_reservations import LazyReservation
 from madl.errors import BackendCallError
 from tests.backends.host import OS_PAGE, PAGE, kernel_field, read, run_child, write
 

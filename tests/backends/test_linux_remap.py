@@ -12,7 +12,7 @@ if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
 from madl.backends import _linux_calls
-from madl.backends._linux import LazyReservation, StrictReservation
+from madl.backends._linux_reservations import LazyReservation, StrictReservation
 from madl.errors import BackendCallError
 from tests.backends.host import (
     KIB,

@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_void_p, cast, pointer, sizeof
+from ctypes import addressof, byref, sizeof
 from pathlib import Path
 
 import pytest
@@ -96,7 +96,7 @@ class Machine:
     ) -> str:
         """Call ``VirtualAlloc2``."""
         wanted = windows.AddressRequirements(Alignment=number(alignment))
-        parameter = windows.ExtendedParameter(1, cast(pointer(wanted), c_void_p))
+        parameter = windows.ExtendedParameter(1, addressof(wanted))
         extra = (byref(parameter), 1) if number(alignment) else (None, 0)
         got = self.calls["VirtualAlloc2"](
             *(self.process, self._address(where), number(nbytes)),

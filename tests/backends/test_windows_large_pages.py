@@ -2,17 +2,20 @@
 
 import ctypes
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from madl import Capability, Pool
 from madl.backends._windows import WindowsMemory
-from madl.backends._windows_calls import WindowsCalls
-from madl.backends._windows_reservations import LargeReservation, WindowsReservation
+from madl.backends._windows_reservations import (
+    LargeReservation,
+    SmallReservation,
+    WindowsReservation,
+)
 from madl.backends.cpu import CpuBackend
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
-from tests.backends.emulated.kernel32 import Kernel32, load
+from tests.backends.emulated.kernel32 import Kernel32, Without, load
 
 MIB, GIB = 1 << 20, 1 << 30
 LARGE = 2 * MIB
@@ -20,25 +23,6 @@ PRIVILEGE = (
     "SeLockMemoryPrivilege: AdjustTokenPrivileges failed with 1300 "
     "(Not all privileges or groups referenced are assigned to the caller.)"
 )
-
-
-class Without(WindowsCalls):
-    """A Windows without a function, or one that refuses it with 5."""
-
-    def __init__(self, name: str, kernel32: Kernel32) -> None:
-        super().__init__((kernel32.library,) * 3, kernel32.last_error)
-        self._name = name
-        self._fail = kernel32.library.SetLastError
-
-    def __contains__(self, name: str) -> bool:
-        return name != self._name and super().__contains__(name)
-
-    def __getitem__(self, name: str) -> Callable[..., int]:
-        return self._refuse if name == self._name else super().__getitem__(name)
-
-    def _refuse(self, *arguments: object) -> int:
-        self._fail(5)
-        return 0
 
 
 @pytest.fixture
@@ -181,6 +165,17 @@ def test_a_commit_of_large_pages_is_whole_or_nothing(
 
     assert caught.value.requested == 5 * LARGE
     assert kernel32.committed_nbytes == 0
+    reservation.release()
+
+
+def test_what_large_pages_do_not_fit_has_small_ones(
+    large_memory: WindowsMemory,
+) -> None:
+    reservation = large_memory.reserve(LARGE // 2)
+
+    reservation.commit(0, 4096)
+
+    assert isinstance(reservation, SmallReservation)
     reservation.release()
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from madl.backends.protocol import Capability, MemoryInfo, Reservation
+from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
 from madl.errors import (
     BackendCallError,
     MissingCapabilityError,
@@ -293,9 +293,26 @@ class TakesNewMemoryToMove(Wrong):
 
 
 class RefusesSmallPages(Wrong):
-    def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         if huge is False:
             raise MissingCapabilityError(self.device, "small pages", "none")
+
+
+class FaultsInWhatItDoesNotCommit(Wrong):
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        if not self.is_prefaulting:
+            super().commit(reservation, offset, nbytes)
+
+
+class HasAnyNode(Wrong):
+    def choose_node(self, node: int | None) -> None:
+        self.node = node
+
+
+class LetsNobodyUnchooseANode(Wrong):
+    def choose_node(self, node: int | None) -> None:
+        if node != 0:
+            raise MissingCapabilityError(self.device, f"NUMA node {node}", "node 0")
 
 
 class ReturnsBeforeItHasCopied(Wrong):

@@ -2,11 +2,15 @@
 
 import pytest
 
-from madl import Pool
+from madl import Capability, Pool, testing
+from madl.backends.protocol import HugePages
 from madl.errors import MissingCapabilityError
 from tests.fakes import FakeBackend
 
 KIB = 1024
+CHOOSY = testing.FakeBackend(
+    capabilities=Capability.COMMIT | Capability.PREFAULT | Capability.NUMA
+)
 
 
 def test_without_options_the_device_decides() -> None:
@@ -72,19 +76,61 @@ def test_a_device_without_pages_has_no_page_size() -> None:
     )
 
 
-@pytest.mark.parametrize("huge_pages", [True, False])
-def test_a_device_without_huge_pages_refuses_a_wish(huge_pages: bool) -> None:
+@pytest.mark.parametrize("huge_pages", [True, False, "explicit"])
+def test_a_device_without_huge_pages_refuses_a_wish(huge_pages: HugePages) -> None:
     with pytest.raises(MissingCapabilityError) as caught:
         Pool(FakeBackend(), huge_pages=huge_pages)
 
     assert str(caught.value) == "fake has no huge pages. Try: leave out huge_pages="
 
 
-def test_prefault_is_refused_until_it_does_something() -> None:
+def test_an_unknown_kind_of_huge_pages_is_named() -> None:
+    with pytest.raises(ValueError, match="huge_pages") as caught:
+        Pool(FakeBackend(), huge_pages="gigantic")  # type: ignore[arg-type]  # wrong
+
+    assert str(caught.value) == (
+        "huge_pages must be True, False, 'explicit' or None, got 'gigantic'"
+    )
+
+
+def test_a_device_that_cannot_prefault_refuses_a_wish() -> None:
     with pytest.raises(MissingCapabilityError) as caught:
         Pool(FakeBackend(), prefault=True)
 
-    assert str(caught.value) == "fake has no option prefault. Try: leave out prefault="
+    assert str(caught.value) == (
+        "fake has no memory that can be faulted in. Try: leave out prefault="
+    )
+
+
+def test_a_device_without_nodes_refuses_a_wish() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        Pool(FakeBackend(), numa_node=0)
+
+    assert str(caught.value) == "fake has no NUMA nodes. Try: leave out numa_node="
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "text"),
+    [
+        (True, TypeError, "numa_node must be an int or None, got True"),
+        ("0", TypeError, "numa_node must be an int or None, got '0'"),
+        (-1, ValueError, "numa_node must not be negative, got -1"),
+    ],
+)
+def test_what_is_no_node_is_named(node: int, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:  # the whole text is compared
+        Pool(CHOOSY, numa_node=node)
+
+    assert str(caught.value) == text
+
+
+def test_a_pool_tells_its_device_what_was_chosen() -> None:
+    Pool(CHOOSY, prefault=True, numa_node=0)
+    chosen = CHOOSY.is_prefaulting, CHOOSY.node
+    Pool(CHOOSY)
+
+    assert chosen == (True, 0)
+    assert (CHOOSY.is_prefaulting, CHOOSY.node) == (False, None)
 
 
 def test_zero_is_refused_until_it_does_something() -> None:

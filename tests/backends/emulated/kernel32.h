@@ -54,8 +54,10 @@ enum {
     ERROR_COMMITMENT_LIMIT = 1455,
 };
 
+#define ANY_NODE ((DWORD)-1)
 #define OS_PAGE ((SIZE_T)4096)
 #define GRANULARITY ((SIZE_T)65536)
+#define HIGHEST_NODE 1
 #define LARGE_PAGE ((SIZE_T)2 << 20)
 #define LOWEST ((ADDRESS)0x10000)
 #define HIGHEST ((ADDRESS)0x7FFFFFFEFFFF)
@@ -69,6 +71,7 @@ typedef struct Region {
     BOOL is_large;
     uint8_t *protection; /* of each OS page; 0 is reserved only */
     SIZE_T committed;    /* OS pages */
+    DWORD node;          /* that memory is preferred of; ANY_NODE */
     struct Region *next; /* sorted by base */
 } Region;
 

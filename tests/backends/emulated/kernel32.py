@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from madl.backends._windows_calls import WindowsCalls, system_calls
 
 FOLDER = Path(__file__).parent
 ROWS = FOLDER / "kernel32_rows.toml"
+ANY_NODE = (1 << 32) - 1
 FLAGS = (
     *("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"),
     *("-shared", "-fPIC", "-fvisibility=hidden"),
@@ -27,6 +29,8 @@ class Kernel32:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         library.GetLastError.restype = ctypes.c_uint32
+        library.EmuNodeOf.restype = ctypes.c_uint32
+        library.EmuNodeOf.argtypes = (ctypes.c_size_t,)
         for name in ("EmuSetMemory", "EmuSetJob"):
             getattr(library, name).argtypes = [ctypes.c_size_t] * 3
         library.EmuSetMemory.argtypes = [ctypes.c_size_t] * 2
@@ -48,6 +52,10 @@ class Kernel32:
         """Reservations, and pieces of placeholders, that were not released."""
         return int(self.library.EmuRegionCount())
 
+    def node_of(self, address: int) -> int:
+        """Return the node that memory is preferred of; ``ANY_NODE`` for none."""
+        return int(self.library.EmuNodeOf(address))
+
     @property
     def call_count(self) -> int:
         """Calls that reserve, commit, decommit or release, so far."""
@@ -60,6 +68,25 @@ class Kernel32:
     def recover(self) -> None:
         """Let no call fail any more."""
         self.library.EmuFail(0, 0, 0)
+
+
+class Without(WindowsCalls):
+    """A Windows without a function, or one that refuses it with 5."""
+
+    def __init__(self, name: str, kernel32: Kernel32) -> None:
+        super().__init__((kernel32.library,) * 3, kernel32.last_error)
+        self._name = name
+        self._fail = kernel32.library.SetLastError
+
+    def __contains__(self, name: str) -> bool:
+        return name != self._name and super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Callable[..., int]:
+        return self._refuse if name == self._name else super().__getitem__(name)
+
+    def _refuse(self, *arguments: object) -> int:
+        self._fail(5)
+        return 0
 
 
 def load() -> Kernel32:

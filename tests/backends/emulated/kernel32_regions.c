@@ -1,4 +1,4 @@
-/* Regions of address space, and the OS pages in them. */
+/* Regions of address space, the OS pages in them, and VirtualQuery. */
 #define _GNU_SOURCE
 #include "kernel32.h"
 
@@ -8,6 +8,14 @@
 #include <sys/mman.h>
 
 #define SEALED (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+
+typedef struct {
+    ADDRESS base, allocation_base;
+    DWORD allocation_protection;
+    WORD partition, padding;
+    SIZE_T nbytes;
+    DWORD state, protection, type, more_padding;
+} MemoryInformation;
 
 static Region *head;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -201,4 +209,34 @@ void emu_join(Region *region, ADDRESS end)
         forget(region->next);
         resize(region, nbytes);
     }
+}
+
+EXPORTED SIZE_T VirtualQuery(ADDRESS at, MemoryInformation *answer, SIZE_T nbytes)
+{
+    ADDRESS page = at & ~(OS_PAGE - 1);
+    if (nbytes < sizeof *answer)
+        return (SIZE_T)emu_fail(ERROR_BAD_LENGTH);
+    if (page > HIGHEST)
+        return (SIZE_T)emu_fail(ERROR_INVALID_PARAMETER);
+    memset(answer, 0, sizeof *answer);
+    answer->base = page;
+    emu_lock();
+    Region *region = emu_find(page);
+    if (region) {
+        SIZE_T index = (page - region->base) / OS_PAGE, stop = index;
+        SIZE_T count = region->nbytes / OS_PAGE;
+        uint8_t protection = region->protection[index];
+        while (stop < count && region->protection[stop] == protection)
+            stop++;
+        answer->allocation_base = region->base;
+        answer->allocation_protection = region->first_protection;
+        answer->nbytes = (stop - index) * OS_PAGE;
+        answer->state = protection ? MEM_COMMIT : MEM_RESERVE;
+        answer->protection = protection;
+    } else {
+        answer->state = MEM_FREE;
+        answer->protection = PAGE_NOACCESS;
+    }
+    emu_unlock();
+    return sizeof *answer;
 }

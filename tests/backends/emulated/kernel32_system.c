@@ -148,6 +148,12 @@ EXPORTED ADDRESS GetCurrentProcess(void) { return (ADDRESS)A_PROCESS; }
 
 EXPORTED SIZE_T GetLargePageMinimum(void) { return LARGE_PAGE; }
 
+EXPORTED BOOL GetNumaHighestNodeNumber(DWORD *answer)
+{
+    *answer = HIGHEST_NODE;
+    return 1;
+}
+
 EXPORTED void GetSystemInfo(SystemInformation *answer)
 {
     memset(answer, 0, sizeof *answer);

@@ -1,25 +1,20 @@
-/* VirtualAlloc, VirtualAlloc2, VirtualFree, VirtualQuery. */
+/* VirtualAlloc, VirtualAllocExNuma, VirtualAlloc2, VirtualFree. */
 #include "kernel32.h"
-
-#include <string.h>
 
 typedef struct {
     uint64_t type;
-    void *pointer;
+    union {
+        void *pointer;
+        DWORD number;
+    };
 } ExtendedParameter;
+
+enum { ADDRESS_REQUIREMENTS = 1, NUMA_NODE = 3 };
 
 typedef struct {
     ADDRESS lowest, highest;
     SIZE_T alignment;
 } AddressRequirements;
-
-typedef struct {
-    ADDRESS base, allocation_base;
-    DWORD allocation_protection;
-    WORD partition, padding;
-    SIZE_T nbytes;
-    DWORD state, protection, type, more_padding;
-} MemoryInformation;
 
 static BOOL is_protection(DWORD protection)
 {
@@ -53,7 +48,14 @@ static DWORD mistake_in(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection)
     return 0;
 }
 
-static ADDRESS replace(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection)
+/* Where memory shall be: it has to be an answer to what is reserved anew. */
+typedef struct {
+    SIZE_T alignment;
+    DWORD node;
+} Place;
+
+static ADDRESS
+replace(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, Place place)
 {
     Region *region = emu_find(at);
     if (!region || !region->is_placeholder || region->base != at ||
@@ -64,12 +66,14 @@ static ADDRESS replace(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection)
     region->is_placeholder = 0;
     region->is_large = !!(type & MEM_LARGE_PAGES);
     region->first_protection = protection;
+    region->node = place.node;
     return at;
 }
 
 static ADDRESS
-reserve(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, SIZE_T alignment)
+reserve(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, Place place)
 {
+    SIZE_T alignment = place.alignment;
     ADDRESS base = at & ~(GRANULARITY - 1);
     ADDRESS end = emu_round_up(at + nbytes, OS_PAGE);
     if (alignment < GRANULARITY)
@@ -81,6 +85,7 @@ reserve(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, SIZE_T alignmen
     Region *region = emu_reserve(base, end - base, alignment, protection);
     if (!region)
         return 0;
+    region->node = place.node;
     region->is_placeholder = !!(type & MEM_RESERVE_PLACEHOLDER);
     region->is_large = !!(type & MEM_LARGE_PAGES);
     ADDRESS stop = region->base + region->nbytes;
@@ -92,17 +97,19 @@ reserve(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, SIZE_T alignmen
 }
 
 static ADDRESS
-allocate(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, SIZE_T alignment)
+allocate(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, Place place)
 {
     DWORD mistake = mistake_in(at, nbytes, type, protection);
+    if (place.node != ANY_NODE && place.node > HIGHEST_NODE)
+        mistake = ERROR_INVALID_PARAMETER;
     if (mistake)
         return (ADDRESS)emu_fail(mistake);
     if (emu_is_failing())
         return 0;
     if (type & MEM_REPLACE_PLACEHOLDER)
-        return replace(at, nbytes, type, protection);
+        return replace(at, nbytes, type, protection, place);
     if ((type & MEM_RESERVE) || !at)
-        return reserve(at, nbytes, type, protection, alignment);
+        return reserve(at, nbytes, type, protection, place);
     ADDRESS from = at & ~(OS_PAGE - 1), end = emu_round_up(at + nbytes, OS_PAGE);
     Region *region = emu_find(at);
     if (!region || region->is_placeholder || end > region->base + region->nbytes)
@@ -110,28 +117,52 @@ allocate(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection, SIZE_T alignme
     return emu_commit(region, from, end, protection) ? from : 0;
 }
 
-EXPORTED ADDRESS VirtualAlloc(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection)
+EXPORTED ADDRESS VirtualAllocExNuma(
+    ADDRESS process, ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection,
+    DWORD node)
 {
+    if (process != (ADDRESS)-1)
+        return (ADDRESS)emu_fail(ERROR_INVALID_HANDLE);
     if (type & (MEM_RESERVE_PLACEHOLDER | MEM_REPLACE_PLACEHOLDER))
         return (ADDRESS)emu_fail(ERROR_INVALID_PARAMETER);
     emu_lock();
-    ADDRESS result = allocate(at, nbytes, type, protection, 0);
+    Place place = {0, node};
+    ADDRESS result = allocate(at, nbytes, type, protection, place);
     emu_unlock();
     return result;
+}
+
+EXPORTED ADDRESS VirtualAlloc(ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection)
+{
+    return VirtualAllocExNuma((ADDRESS)-1, at, nbytes, type, protection, ANY_NODE);
+}
+
+/* Which node the memory at an address is preferred of; for tests. */
+EXPORTED DWORD EmuNodeOf(ADDRESS at)
+{
+    emu_lock();
+    Region *region = emu_find(at);
+    DWORD node = region ? region->node : ANY_NODE;
+    emu_unlock();
+    return node;
 }
 
 EXPORTED ADDRESS VirtualAlloc2(
     ADDRESS process, ADDRESS at, SIZE_T nbytes, DWORD type, DWORD protection,
     const ExtendedParameter *parameters, DWORD count)
 {
-    SIZE_T alignment = 0;
+    Place place = {0, ANY_NODE};
     if (process != (ADDRESS)-1 && process != 0)
         return (ADDRESS)emu_fail(ERROR_INVALID_HANDLE);
     for (DWORD index = 0; index < count; index++) {
-        if (parameters[index].type != 1)
+        if (parameters[index].type == NUMA_NODE) {
+            place.node = parameters[index].number;
+            continue;
+        }
+        if (parameters[index].type != ADDRESS_REQUIREMENTS)
             return (ADDRESS)emu_fail(ERROR_INVALID_PARAMETER);
         const AddressRequirements *wanted = parameters[index].pointer;
-        alignment = wanted->alignment;
+        SIZE_T alignment = place.alignment = wanted->alignment;
         BOOL is_power = (alignment & (alignment - 1)) == 0;
         if (wanted->lowest || wanted->highest || !is_power || at ||
             (alignment && alignment < GRANULARITY))
@@ -140,7 +171,7 @@ EXPORTED ADDRESS VirtualAlloc2(
     if (nbytes % OS_PAGE || at % GRANULARITY)
         return (ADDRESS)emu_fail(ERROR_INVALID_PARAMETER);
     emu_lock();
-    ADDRESS result = allocate(at, nbytes, type, protection, alignment);
+    ADDRESS result = allocate(at, nbytes, type, protection, place);
     emu_unlock();
     return result;
 }
@@ -236,34 +267,4 @@ EXPORTED BOOL VirtualFree(ADDRESS at, SIZE_T nbytes, DWORD type)
     BOOL result = release(at, nbytes, type);
     emu_unlock();
     return result;
-}
-
-EXPORTED SIZE_T VirtualQuery(ADDRESS at, MemoryInformation *answer, SIZE_T nbytes)
-{
-    ADDRESS page = at & ~(OS_PAGE - 1);
-    if (nbytes < sizeof *answer)
-        return (SIZE_T)emu_fail(ERROR_BAD_LENGTH);
-    if (page > HIGHEST)
-        return (SIZE_T)emu_fail(ERROR_INVALID_PARAMETER);
-    memset(answer, 0, sizeof *answer);
-    answer->base = page;
-    emu_lock();
-    Region *region = emu_find(page);
-    if (region) {
-        SIZE_T index = (page - region->base) / OS_PAGE, stop = index;
-        SIZE_T count = region->nbytes / OS_PAGE;
-        uint8_t protection = region->protection[index];
-        while (stop < count && region->protection[stop] == protection)
-            stop++;
-        answer->allocation_base = region->base;
-        answer->allocation_protection = region->first_protection;
-        answer->nbytes = (stop - index) * OS_PAGE;
-        answer->state = protection ? MEM_COMMIT : MEM_RESERVE;
-        answer->protection = protection;
-    } else {
-        answer->state = MEM_FREE;
-        answer->protection = PAGE_NOACCESS;
-    }
-    emu_unlock();
-    return sizeof *answer;
 }

@@ -33,21 +33,22 @@ static const struct flag { int theirs, ours; } flags[SYSTEMS][8] = {
 };
 
 /* What an advice does. TRAP: the system takes it for something that frees nothing. */
-enum { NONE, NOTHING, ASK, ZERO, REUSABLE, REUSE, TRAP };
+enum { NONE, NOTHING, ASK, ZERO, REUSABLE, REUSE, TRAP, REFUSED };
 static const char advice[SYSTEMS][32] = {
     [MACOS] = {[0] = NOTHING, [4] = TRAP, [5] = NOTHING, [7] = REUSABLE, [8] = REUSE},
     [FREEBSD] = {[0] = NOTHING, [4] = TRAP, [5] = NOTHING, [8] = TRAP},
     [NETBSD] = {[0] = NOTHING, [4] = TRAP, [5] = TRAP, [6] = NOTHING},
     [OPENBSD] = {[0] = NOTHING, [4] = TRAP, [5] = TRAP, [6] = NOTHING},
-    /* Huge pages, 14 and 15, are not built into the kernels of most devices. */
-    [ANDROID] = {[0] = ASK, [4] = ZERO, [8] = NOTHING, [24] = ZERO},
+    /* Most devices' kernels have neither huge pages, 14 and 15, nor faulting in, 23. */
+    [ANDROID] = {[0] = ASK, [4] = ZERO, [8] = NOTHING, [24] = ZERO,
+                 [14] = REFUSED, [15] = REFUSED, [23] = REFUSED},
 };
 
 static int os;
 static size_t page_nbytes, total_nbytes = (size_t)256 << 20;
+static size_t discarded;
 static long misuses, names_given, calls, failing_call, failing_count;
 static int failing_errno;
-static uintptr_t tag;
 
 void emulate(const char *name, size_t page)
 {
@@ -56,6 +57,7 @@ void emulate(const char *name, size_t page)
     page_nbytes = page;
     range_count = 0, most_ranges = COUNT(ranges) - 8;
     commit_limit = SIZE_MAX;
+    discarded = 0;
     misuses = names_given = calls = failing_call = failing_count = 0;
     tag = 0;
 }
@@ -65,7 +67,6 @@ void emulated_fail(long call, int code, long count)
     failing_call = calls + call, failing_count = count, failing_errno = code;
 }
 
-
 void emulated_limit_commit(size_t nbytes) { commit_limit = nbytes; }
 void emulated_limit_ranges(size_t count) { most_ranges = count; }
 void emulated_tag(uintptr_t bits) { tag = bits; }
@@ -74,14 +75,12 @@ void emulated_forgive(void) { misuses = 0; }
 long emulated_names(void) { return names_given; }
 long emulated_calls(void) { return calls; }
 
+size_t emulated_discarded(void) { return discarded; }
 size_t emulated_mapped(void) { return sum(0, 1); }
 size_t emulated_usable(void) { return sum(READ_WRITE, 0); }
 
 static int fail(int code) { errno = code; return -1; }
 static int misuse(int code) { misuses++; return fail(code); }
-/* Addresses with a number in their top byte, as Android's heap has them. */
-static void *tagged(void *at) { return (void *)((uintptr_t)at | tag); }
-static void *untagged(void *at) { return (void *)((uintptr_t)at & ~tag); }
 static int is_failing(void)
 {
     calls++;
@@ -124,6 +123,8 @@ static void *map(void *at, size_t nbytes, int access, int how, int file, int64_t
     for (size_t i = 0; i < COUNT(flags[0]); i++)
         if (flags[os][i].theirs && left & flags[os][i].theirs)
             host |= flags[os][i].ours, left &= ~flags[os][i].theirs;
+    if (os == ANDROID && left == 0x40000) /* of huge pages, none were set aside */
+        return fail(ENOMEM), MAP_FAILED;
     int is_private = (host & (MAP_PRIVATE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
     if (left || !is_private || file != -1 || offset || (access && access != READ_WRITE))
         return misuse(EINVAL), MAP_FAILED;
@@ -217,6 +218,7 @@ int madvise(void *at, size_t nbytes, int which)
     case ASK:
         return (int)syscall(SYS_madvise, at, nbytes, which);
     case ZERO:
+        discarded += nbytes;
         return (int)syscall(SYS_madvise, at, nbytes, MADV_DONTNEED);
     case REUSABLE:
     case REUSE:
@@ -229,8 +231,10 @@ int madvise(void *at, size_t nbytes, int which)
         return 0;
     case TRAP:
         return misuse(EINVAL);
-    default: /* Linux's huge pages may be asked for anywhere, and refused. */
-        return os == ANDROID && (which == 14 || which == 15) ? fail(EINVAL) : misuse(EINVAL);
+    case REFUSED:
+        return fail(EINVAL);
+    default:
+        return misuse(EINVAL);
     }
 }
 

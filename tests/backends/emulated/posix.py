@@ -36,7 +36,7 @@ class Posix:
     def __init__(self, library: ctypes.CDLL, system: str) -> None:
         self.library = library
         self.system = system
-        for name in ("mapped", "usable"):
+        for name in ("discarded", "mapped", "usable"):
             getattr(library, f"emulated_{name}").restype = ctypes.c_size_t
         library.emulate.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
         library.emulated_limit_commit.argtypes = (ctypes.c_size_t,)
@@ -82,6 +82,11 @@ class Posix:
     def calls(self) -> int:
         """How many calls that change memory were made."""
         return int(self.library.emulated_calls())
+
+    @property
+    def discarded_nbytes(self) -> int:
+        """Bytes given back by Linux's MADV_DONTNEED."""
+        return int(self.library.emulated_discarded())
 
     @property
     def mapped_nbytes(self) -> int:

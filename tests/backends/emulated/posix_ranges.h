@@ -84,3 +84,9 @@ static int is_too_much(uintptr_t start, uintptr_t stop, int access)
     return range_count + 2 > most_ranges
         || (access && sum(READ_WRITE, 1) - before + (stop - start) > commit_limit);
 }
+
+/* Addresses with a number in their top byte, as Android's heap has them. */
+static uintptr_t tag;
+
+static void *tagged(void *at) { return (void *)((uintptr_t)at | tag); }
+static void *untagged(void *at) { return (void *)((uintptr_t)at & ~tag); }

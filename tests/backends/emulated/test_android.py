@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from madl import Pool
+from madl import Capability, Pool
 from madl.backends import _android, _linux, _linux_calls, _posix_calls, _proc, cpu
 from madl.backends._android import AndroidMemory
 from madl.backends.cpu import CpuBackend
+from madl.errors import MissingCapabilityError
 from tests.backends.emulated.posix import Posix
 
 PAGE = 2 << 20
@@ -73,6 +74,23 @@ def test_no_module_of_linux_or_android_makes_another_call() -> None:
         assert "syscall(" not in text
 
     assert {"madvise", "mremap", "prctl"} <= called <= ALLOWED
+
+
+def test_a_node_is_never_asked_for(
+    android: Posix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "madl.backends._linux_numa", raising=False)
+    backend = CpuBackend(_memory=AndroidMemory())
+
+    with pytest.raises(MissingCapabilityError) as caught:
+        backend.choose_node(0)
+
+    assert "madl.backends._linux_numa" not in sys.modules
+    assert Capability.NUMA not in backend.capabilities
+    assert str(caught.value) == (
+        "cpu has no NUMA nodes (Android ends an app that asks for a node). "
+        "Try: leave out numa_node="
+    )
 
 
 def test_the_api_levels_are_told(

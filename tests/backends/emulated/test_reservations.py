@@ -10,6 +10,7 @@ from madl.backends.cpu import CpuBackend, HostMemory
 from madl.backends.protocol import Capability
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
+from tests.backends.host import resident_nbytes
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -137,6 +138,26 @@ def test_huge_pages_cannot_be_asked_for(posix: Posix, memory: HostMemory) -> Non
 
     with pytest.raises(MissingCapabilityError, match="leave out huge_pages="):
         memory.choose_pages(PAGE, huge=True)
+
+
+def test_a_node_cannot_be_asked_for(posix: Posix, memory: HostMemory) -> None:
+    with pytest.raises(MissingCapabilityError, match="leave out numa_node="):
+        memory.choose_node(0)
+
+    memory.choose_node(None)
+    assert Capability.NUMA not in CpuBackend(_memory=memory).capabilities
+
+
+def test_prefaulted_memory_is_there_when_it_is_committed(
+    posix: Posix, memory: HostMemory
+) -> None:
+    memory.choose_prefault(prefault=True)
+    reservation = memory.reserve(8 * PAGE)
+    before = resident_nbytes()
+    reservation.commit(PAGE, 4 * PAGE)
+
+    assert resident_nbytes() - before > 3 * PAGE
+    reservation.release()
 
 
 @pytest.mark.parametrize(
