@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madl.backends.protocol import Capability
-    from madl.defaults import allocate, default_pool, devices, use_pool
+    from madl.defaults import allocate, default_pool, devices, trim, use_pool
     from madl.diagnostics.leaks import leak_check
     from madl.diagnostics.recording import record
     from madl.diagnostics.tags import tag
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # imports madl and allocates nothing pays for nothing.
 _HOMES = {
     "madl.backends.protocol": ("Capability",),
-    "madl.defaults": ("allocate", "default_pool", "devices", "use_pool"),
+    "madl.defaults": ("allocate", "default_pool", "devices", "trim", "use_pool"),
     "madl.diagnostics.leaks": ("leak_check",),
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.tags": ("tag",),
@@ -111,6 +111,7 @@ __all__ = [
     "leak_check",
     "record",
     "tag",
+    "trim",
     "use_pool",
     "zeros",
 ]

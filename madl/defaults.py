@@ -5,8 +5,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import cast
 
+from madl import forking
 from madl.backends import registry
+from madl.errors import BackendError
 from madl.hotpath import Memory
 from madl.pool import Pool
 
@@ -119,6 +122,34 @@ def allocate(
     return pool_in_use(device).allocate(
         nbytes, alignment=alignment, stream=stream, tag=tag
     )
+
+
+def trim(keep: int | str = 0) -> int:
+    """Trim every pool of this process, of all devices, as ``Pool.trim`` does.
+
+    It is the one call to make when a system says that memory is low; on Android, from
+    ``onTrimMemory``. There, what is idle goes back by MADV_DONTNEED.
+
+    Args:
+        keep: Bytes that each pool may keep committed.
+
+    Returns:
+        Bytes given back.
+
+    Raises:
+        BackendError: A device failed, the first one that did. The others were trimmed.
+
+    Complexity: that of ``Pool.trim``, for each pool. Thread-safe.
+    """
+    released, errors = 0, []
+    for pool in forking.all_pools():
+        try:
+            released += cast("Pool", pool).trim(keep)
+        except BackendError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return released
 
 
 def devices() -> tuple[str, ...]:

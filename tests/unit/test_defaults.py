@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import madl
-from madl import BackendNotFoundError, Pool
+from madl import BackendCallError, BackendNotFoundError, Pool
+from tests.fakes import FakeBackend, Fault
 
 
 @pytest.fixture
@@ -199,6 +200,39 @@ def test_an_absent_device_says_why(device: str, reason: str) -> None:
     assert str(caught.value) == f"no backend opens device {device!r} ({reason}); " + (
         INSTALLED
     )
+
+
+def test_trim_gives_back_what_is_idle_in_every_pool() -> None:
+    pools = [Pool("sim", page_size="64 KiB") for _ in range(2)]
+    for pool in pools:
+        pool.allocate("1 MiB").free()
+
+    released = madl.trim()
+
+    assert released >= 2 << 20
+    assert [pool.stats().committed_nbytes for pool in pools] == [0, 0]
+
+
+def test_trim_lets_each_pool_keep_some(pool: Pool) -> None:
+    pool.allocate("8 MiB").free()
+
+    madl.trim(keep="4 MiB")
+
+    assert pool.stats().committed_nbytes == 4 << 20
+
+
+def test_trim_passes_a_device_that_fails_and_says_so_in_the_end() -> None:
+    backend = FakeBackend(total_nbytes=8 << 20)
+    broken = Pool(backend)
+    sound = [Pool("sim") for _ in range(2)]
+    for each in (broken, *sound):
+        each.allocate("1 MiB").free()
+    backend.fail(Fault(1, lasts=True))
+
+    with pytest.raises(BackendCallError, match="as the test wanted"):
+        madl.trim()
+
+    assert [each.stats().committed_nbytes for each in sound] == [0, 0]
 
 
 def test_devices_are_those_that_open_here() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import madl
 from madl import Capability, Pool
 from madl.backends import _android, _linux, _linux_calls, _posix_calls, _proc, cpu
 from madl.backends._android import AndroidMemory
@@ -91,6 +92,20 @@ def test_a_node_is_never_asked_for(
         "cpu has no NUMA nodes (Android ends an app that asks for a node). "
         "Try: leave out numa_node="
     )
+
+
+def test_one_call_answers_low_memory(android: Posix) -> None:
+    with Pool(CpuBackend(_memory=AndroidMemory())) as pool:
+        kept = pool.allocate(PAGE)
+        pool.allocate(8 * PAGE).free()
+        before = android.discarded_nbytes
+
+        released = madl.trim()
+
+        assert released >= 8 * PAGE
+        assert android.discarded_nbytes - before == 8 * PAGE
+        pool.check()
+        kept.free()
 
 
 def test_the_api_levels_are_told(
