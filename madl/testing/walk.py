@@ -9,7 +9,7 @@ from madl.errors import OutOfMemoryError
 from madl.hotpath import Memory
 from madl.location import locate
 from madl.pool import Pool
-from madl.sizes import format_nbytes
+from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
 from madl.testing.case import BackendCase
 from madl.testing.workbench import Workbench, assert_bytes, pattern
 
@@ -49,11 +49,7 @@ class PoolTests(BackendCase):
             with Pool(ledger) as pool:
                 kept = pool.allocate(bench.unit)
                 before = pool.stats()
-                refusal = None
-                try:
-                    pool.allocate(min(max(1 << 55, 8 * total), 1 << 61))
-                except OutOfMemoryError as error:
-                    refusal = error
+                refusal = _run_out(pool, total)
                 assert refusal, "eight times the device's memory was granted"
                 assert refusal.device == bench.backend.device, (
                     f"the error names device {refusal.device!r}, the backend is "
@@ -68,6 +64,21 @@ class PoolTests(BackendCase):
                 kept.free()
                 pool.check()
             assert not ledger.held, f"not released: {ledger.held}"
+
+
+def _run_out(pool: Pool, total: int) -> OutOfMemoryError | None:
+    """Ask for eight times a device's memory, in one piece if there are addresses."""
+    nbytes = min(max(1 << 55, 8 * total), ADDRESS_SPACE_NBYTES // 8)
+    granted = []
+    try:
+        for _ in range(1 + 8 * total // nbytes):
+            granted.append(pool.allocate(nbytes))
+    except OutOfMemoryError as error:
+        return error
+    finally:
+        for memory in granted:
+            memory.free()
+    return None
 
 
 class _Ledger:

@@ -11,8 +11,11 @@ from typing import Protocol
 
 from madl.backends import _linux
 from madl.backends._linux import LinuxMemory
+from madl.sizes import ADDRESS_SPACE_NBYTES
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+ROOM = ADDRESS_SPACE_NBYTES // 4
+"""No test reserves more at once: a process of 32 bits has that, and hardly more."""
 PAGE = 2 * MIB
 OS_PAGE = os.sysconf("SC_PAGESIZE")
 SOURCE_ROOT = Path(_linux.__file__).parents[2]

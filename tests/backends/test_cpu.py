@@ -19,6 +19,7 @@ from madl.backends.protocol import (
     Reservation,
 )
 from madl.errors import BackendCallError, OutOfMemoryError
+from tests.backends.host import ROOM
 
 if sys.platform != "linux":
     pytest.skip("madl has calls for Linux only", allow_module_level=True)
@@ -124,6 +125,8 @@ def test_a_refused_reservation_leaves_the_backend_usable(backend: CpuBackend) ->
 
 def test_four_times_the_memory_can_be_reserved(backend: CpuBackend) -> None:
     nbytes = 4 * backend.memory_info().total_nbytes // PAGE * PAGE
+    if nbytes > ROOM:
+        pytest.skip("there are not so many addresses")
 
     backend.release(backend.reserve(nbytes))
 

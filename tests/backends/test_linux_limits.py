@@ -15,7 +15,7 @@ def test_a_data_limit_makes_reservations_strict_and_commits_fail() -> None:
     out = run_child(
         "limit(resource.RLIMIT_DATA, 512 * MIB)\n"
         "linux = linux_memory()\n"
-        "reservation = linux.reserve(64 * GIB)\n"
+        "reservation = linux.reserve(2 * GIB)\n"
         "print(type(reservation).__name__)\n"
         "print(linux.describe()['commit'])\n"
         "reservation.commit(0, 64 * MIB)\n"
@@ -61,7 +61,7 @@ def test_an_address_space_limit_is_out_of_memory_and_halving_helps() -> None:
 def test_a_limit_lowered_below_what_is_in_use_does_not_unmap_the_destination() -> None:
     out = run_child(
         "linux = linux_memory()\n"
-        "reservation = linux.reserve(4 * GIB)\n"
+        "reservation = linux.reserve(2 * GIB)\n"
         "ctypes.memset(reservation.address, 1, PAGE)\n"
         "limit(resource.RLIMIT_AS, GIB)\n"
         "reservation.remap(0, GIB, PAGE)\n"

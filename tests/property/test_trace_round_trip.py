@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from madl.diagnostics import Allocate, Event, Free, Marker, TraceWriter, read_trace
+from madl.sizes import ADDRESS_SPACE_NBYTES
 
 ONE_LINE = st.text(
     st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20
@@ -20,7 +21,7 @@ HEADERS = st.dictionaries(
 ALLOCATE = st.builds(
     Allocate,
     st.just(0),
-    st.integers(0, (1 << 56) - 1),
+    st.integers(0, min(1 << 56, ADDRESS_SPACE_NBYTES) - 1),
     st.just(0) | st.integers(-(1 << 63) + 1, (1 << 63) - 1),
     st.none() | ONE_LINE.filter(bool),
 )

@@ -7,6 +7,7 @@ import pytest
 
 import madl
 from madl import MissingCapabilityError, Pool
+from madl.sizes import ADDRESS_SPACE_NBYTES
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_empty_like_takes_others_that_are_named() -> None:
             "'float' object cannot be interpreted as an integer",
         ),
         ((1 << 40, 1 << 40), OverflowError, None),
-        (1 << 60, madl.OutOfMemoryError, None),
+        (ADDRESS_SPACE_NBYTES // 16, madl.OutOfMemoryError, None),
     ],
 )
 def test_other_shapes_are_refused(

@@ -14,6 +14,7 @@ import pytest
 
 import madl
 from madl import BackendCallError, BackendNotFoundError, Pool
+from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend, Fault
 
 
@@ -144,10 +145,10 @@ TEXTS = "nbytes must be a byte count such as '64 MiB', '64MB' or '4096', got"
         ("", ValueError, f"{TEXTS} ''"),
         ("0.3 B", ValueError, "nbytes must be a whole number of bytes, got '0.3 B'"),
         (
-            1 << 64,
+            ADDRESS_SPACE_NBYTES,
             OverflowError,
-            "nbytes must fit the address space, got 18446744073709551616 of at most "
-            "18446744073709551615",
+            f"nbytes must fit the address space, got {ADDRESS_SPACE_NBYTES} of at most "
+            f"{ADDRESS_SPACE_NBYTES - 1}",
         ),
     ],
 )
@@ -175,7 +176,7 @@ def test_byte_counts_of_many_kinds_are_accepted(nbytes: int, expected: int) -> N
 
 def test_sizes_that_fit_no_device_run_out_of_memory() -> None:
     with pytest.raises(madl.OutOfMemoryError):
-        madl.allocate((1 << 64) - 4096)
+        madl.allocate(ADDRESS_SPACE_NBYTES - 4096)
 
 
 INSTALLED = (
@@ -248,7 +249,7 @@ def test_backends_are_the_kinds_that_are_claimed() -> None:
 
 COUNT_AFTER_FREE = """
 import madl
-pool = madl.Pool("cpu")
+pool = madl.Pool("sim")
 held = [pool.allocate(8) for _ in range(2)]
 held.pop().free()
 held.append(pool.allocate(8))

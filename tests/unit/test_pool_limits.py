@@ -1,11 +1,13 @@
 """The limit, and what is tried before a request fails."""
 
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from madl import Pool
 from madl.errors import OutOfMemoryError
+from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend
 
 KIB = 1024
@@ -258,7 +260,7 @@ def test_a_request_over_the_limit_leaves_the_bins_as_they_are() -> None:
         pool.allocate("1.5 MiB").free()
         before = pool.stats()
 
-        for nbytes in (1 << 40, (1 << 63) - 1, (1 << 64) - 1):
+        for nbytes in (sys.maxsize // 2, sys.maxsize, ADDRESS_SPACE_NBYTES - 1):
             with pytest.raises(OutOfMemoryError):
                 pool.allocate(nbytes)
 
