@@ -4,16 +4,16 @@ What differs between operating systems is in one module for each, picked from a
 table; this class keeps the backend protocol and what is the same everywhere.
 """
 
-import mmap
 import platform
 import re
 import sys
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol, Self, cast
 
 from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
-from madl.errors import BackendCallError, OutOfMemoryError
+from madl.errors import BackendCallError, BackendNotFoundError, OutOfMemoryError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
 PAGE_NBYTES = 2 << 20
@@ -31,6 +31,8 @@ _SYSTEMS = {
     "win": ("madl.backends._windows", "WindowsMemory"),
 }
 _OTHERS = ("madl.backends._plain", "PlainMemory")
+_NEEDED = ("mmap", "_ctypes")
+"""Modules of Python that every system's memory is reached by; WASI has neither."""
 
 
 class HostReservation(Protocol):
@@ -100,6 +102,7 @@ class CpuBackend:
         page_nbytes: The page size that a pool should use; 2 MiB by default.
 
     Raises:
+        BackendNotFoundError: This Python cannot reach the host's memory.
         ValueError: ``page_nbytes`` is not a multiple of the OS page.
     """
 
@@ -111,11 +114,11 @@ class CpuBackend:
         page_nbytes: int | None = None,
         _memory: HostMemory | None = None,
     ) -> None:
+        self._memory = _memory or _open_memory()
+        self.granularity = _os_page_nbytes()
         self.page_nbytes = _check_page(
             PAGE_NBYTES if page_nbytes is None else page_nbytes
         )
-        self._memory = _memory or _open_memory()
-        self.granularity = mmap.PAGESIZE
         self.alignment = self._memory.alignment
         self._reservations: dict[int | None, HostReservation] = {}
         self.capabilities = Capability.HOST_ACCESS | Capability.PREFAULT
@@ -236,7 +239,8 @@ class CpuBackend:
 
 
 def madl_devices() -> list[str]:
-    """Return the host."""
+    """Return the host, if this Python can reach its memory."""
+    _check_python()
     return [CpuBackend.device]
 
 
@@ -247,14 +251,30 @@ def madl_open(device: str) -> CpuBackend | None:
 
 def _check_page(page_nbytes: int) -> int:
     checked = parse_nbytes(page_nbytes, name="page_nbytes")
-    if checked == 0 or checked % mmap.PAGESIZE:
+    os_page_nbytes = _os_page_nbytes()
+    if checked == 0 or checked % os_page_nbytes:
         raise ValueError(
-            f"page_nbytes must be a positive multiple of {mmap.PAGESIZE}, got {checked}"
+            f"page_nbytes must be a positive multiple of {os_page_nbytes}, "
+            f"got {checked}"
         )
     return checked
 
 
+def _os_page_nbytes() -> int:
+    import mmap
+
+    return mmap.PAGESIZE
+
+
+def _check_python() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        reason = f"Python on {sys.platform} has no module {' and no '.join(missing)}"
+        raise BackendNotFoundError(CpuBackend.device, (), reason)
+
+
 def _open_memory() -> HostMemory:
+    _check_python()
     # Python before 3.13 calls Android "linux"; the BSDs' names end in a version.
     is_android = hasattr(sys, "getandroidapilevel")
     system = "android" if is_android else re.sub(r"\d+$", "", sys.platform)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import subprocess
 import sys
 
 import pytest
@@ -141,6 +142,34 @@ def test_a_machine_that_does_not_know_its_size_has_none(
     monkeypatch.setattr(os, "sysconf", know_nothing)
 
     assert backend.memory_info() == (0, 0)
+
+
+NOTHING_TO_REACH_MEMORY_BY = """
+import sys
+for name in ("mmap", "_ctypes", "ctypes"):
+    sys.modules[name] = None
+from madl.backends import cpu, registry
+from madl.errors import BackendNotFoundError
+for open_it in (cpu.CpuBackend, lambda: registry.open_device("cpu")):
+    try:
+        open_it()
+    except BackendNotFoundError as error:
+        print(error.reason)
+print("cpu" in registry.devices(), "sim" in registry.devices())
+"""
+
+
+def test_a_python_that_reaches_no_memory_has_no_host() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_TO_REACH_MEMORY_BY],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    reason = f"Python on {sys.platform} has no module mmap and no _ctypes"
+    assert done.stdout.splitlines() == [reason, reason, "False True"], done.stderr
 
 
 def test_an_unknown_system_is_opened_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
