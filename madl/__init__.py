@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from madl.backends.protocol import Capability
     from madl.defaults import allocate, default_pool, devices, use_pool
     from madl.diagnostics.leaks import leak_check
+    from madl.diagnostics.limits import limit_device
     from madl.diagnostics.recording import record
+    from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
     from madl.errors import (
         BackendCallError,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from madl.memory import copy
     from madl.pool import Pool
     from madl.snapshot import PoolSnapshot
+    from madl.soft_limits import SoftLimitWarning
     from madl.stats import PoolStats, TagStats
 
     def backends() -> tuple[str, ...]:
@@ -52,7 +55,9 @@ _HOMES = {
     "madl.backends.protocol": ("Capability",),
     "madl.defaults": ("allocate", "default_pool", "devices", "use_pool"),
     "madl.diagnostics.leaks": ("leak_check",),
+    "madl.diagnostics.limits": ("limit_device",),
     "madl.diagnostics.recording": ("record",),
+    "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
     "madl.errors": (
         "BackendCallError",
@@ -75,6 +80,7 @@ _HOMES = {
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
     "madl.snapshot": ("PoolSnapshot",),
+    "madl.soft_limits": ("SoftLimitWarning",),
     "madl.stats": ("PoolStats", "TagStats"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -98,17 +104,21 @@ __all__ = [
     "Pool",
     "PoolSnapshot",
     "PoolStats",
+    "SoftLimitWarning",
     "TagStats",
     "UnknownBlockError",
     "allocate",
     "backends",
     "copy",
+    "debug",
     "default_pool",
     "devices",
     "empty",
     "empty_like",
     "full",
+    "keep_stacks",
     "leak_check",
+    "limit_device",
     "record",
     "tag",
     "use_pool",

@@ -18,7 +18,8 @@ def protect(pool: HotPool) -> None:
     _pools.add(pool)
 
 
-def _all_pools() -> list[HotPool]:
+def pools() -> list[HotPool]:
+    """Return every pool there is, lanes left out."""
     while True:
         try:
             return list(_pools)
@@ -30,7 +31,7 @@ def _before() -> None:
     _turn.acquire()
     held: list[HotPool] = []
     _held.append(held)
-    for pool in _all_pools():
+    for pool in pools():
         # This thread may be in the pool itself, when a signal handler forks there.
         if pool._lock_holder != threading.get_ident():
             pool._lock.acquire()
@@ -54,7 +55,7 @@ def _after_in_child() -> None:
     global _turn
     _turn = threading.RLock()
     _held.clear()
-    for pool in _all_pools():
+    for pool in pools():
         lock = threading.Lock()
         for lane in pool._family():
             lane._lock = lock

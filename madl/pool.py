@@ -38,6 +38,7 @@ class Pool(StreamPool):
     Args:
         device: A device's name, or a backend object.
         limit: Bytes that may be committed at once; ``None`` for what the device has.
+        soft_limit: Bytes; more is allowed, with a ``SoftLimitWarning``.
         fit: ``"first"`` for the lowest free block that is large enough (above 1 MiB:
             the smallest of the lowest eight that are), ``"best"`` for the smallest.
         recycle: Commit idle pages elsewhere before taking new ones.
@@ -62,6 +63,7 @@ class Pool(StreamPool):
         device: str | Backend = "cpu",
         *,
         limit: int | str | None = None,
+        soft_limit: int | str | None = None,
         fit: str = "first",
         recycle: bool = True,
         page_size: int | str | None = None,
@@ -81,6 +83,7 @@ class Pool(StreamPool):
         options = PoolOptions.resolve(
             counted,
             limit=limit,
+            soft_limit=soft_limit,
             fit=fit,
             recycle=recycle,
             page_size=page_size,
