@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from madl.backends.protocol import Capability
     from madl.defaults import allocate, default_pool, devices, use_pool
-    from madl.diagnostics.leaks import leak_check
+    from madl.diagnostics.leaks import Outstanding, leak_check, outstanding
     from madl.diagnostics.limits import limit_device
     from madl.diagnostics.recording import record
     from madl.diagnostics.stacks import debug, keep_stacks
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "madl.backends.protocol": ("Capability",),
     "madl.defaults": ("allocate", "default_pool", "devices", "use_pool"),
-    "madl.diagnostics.leaks": ("leak_check",),
+    "madl.diagnostics.leaks": ("Outstanding", "leak_check", "outstanding"),
     "madl.diagnostics.limits": ("limit_device",),
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
@@ -101,6 +101,7 @@ __all__ = [
     "NotContiguousError",
     "OutOfMemoryError",
     "OutOfMemoryReport",
+    "Outstanding",
     "Pool",
     "PoolSnapshot",
     "PoolStats",
@@ -119,6 +120,7 @@ __all__ = [
     "keep_stacks",
     "leak_check",
     "limit_device",
+    "outstanding",
     "record",
     "tag",
     "use_pool",

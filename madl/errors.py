@@ -10,6 +10,7 @@ from madl.shortage import NativeFailure as NativeFailure
 from madl.shortage import OutOfMemoryReport as OutOfMemoryReport
 from madl.shortage import describe
 from madl.sizes import format_nbytes
+from madl.stacks import Stack, told
 
 
 class MadlError(Exception):
@@ -124,21 +125,32 @@ class LeakError(MadlError):
     """Blocks are live that should have been freed."""
 
     def __init__(
-        self, device: str, leaked: tuple[tuple[str, tuple[int, int]], ...]
+        self,
+        device: str,
+        leaked: tuple[tuple[str, tuple[int, int]], ...],
+        traces: tuple[tuple[Stack, tuple[int, int]], ...] = (),
     ) -> None:
-        super().__init__(device, leaked)
+        super().__init__(device, leaked, traces)
         self.device = device
         self.leaked = leaked
+        self.traces = traces
 
     def __str__(self) -> str:
         listed = ", ".join(
             f"{tag}: {format_nbytes(nbytes)} in {count}"
             for tag, (nbytes, count) in self.leaked
         )
-        return (
-            f"{self.device}: blocks that were not freed, by tag: {listed}. Try: free "
-            "each Memory, or tag allocations to see where they come from"
-        )
+        what = f"{self.device}: blocks that were not freed, by tag: {listed}"
+        if not self.traces:
+            return (
+                f"{what}. Try: free each Memory, or leak_check(depth=4) to see where "
+                "they come from"
+            )
+        lines = [what]
+        for stack, (nbytes, count) in self.traces:
+            lines.append(f"  {format_nbytes(nbytes)} in {count}, allocated at")
+            lines += [f"    {text}" for text in told(stack)]
+        return "\n".join([*lines, "Try: free each Memory"])
 
 
 class FileFormatError(MadlError, ValueError):

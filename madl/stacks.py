@@ -33,6 +33,12 @@ class Line(NamedTuple):
 Stack = tuple[Line, ...]
 """The line that allocated first, then its callers."""
 
+
+def told(stack: Stack) -> list[str]:
+    """Return a stack as people read it, a text for each line."""
+    return [f"{line} in {line.function}" for line in stack]
+
+
 TOO_MANY: Stack = (Line("(too many different lines)", 0, ""),)
 
 _kept: dict[Stack, Stack] = {}

@@ -50,8 +50,8 @@ EXAMPLES: list[tuple[MadlError, str]] = [
     (
         LeakError("cpu", (("weights", (3 * MIB, 2)), ("(no tag)", (100, 1)))),
         "cpu: blocks that were not freed, by tag: weights: 3.0 MiB in 2, "
-        "(no tag): 100 B in 1. Try: free each Memory, or tag allocations to see where "
-        "they come from",
+        "(no tag): 100 B in 1. Try: free each Memory, or leak_check(depth=4) to see "
+        "where they come from",
     ),
     (FileFormatError("a.trace", 7, "no events"), "a.trace:7: no events"),
     (FileFormatError("a.trace", 0, "no events"), "a.trace: no events"),

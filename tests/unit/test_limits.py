@@ -187,7 +187,7 @@ def test_limits_of_tags_hold_in_their_own_thread_and_task_only(pool: Pool) -> No
 
     async def both() -> list[Memory | BaseException]:
         tasks = (work(None), work(MIB // 2))
-        return await asyncio.gather(*tasks, return_exceptions=True)
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
 
     found: list[Memory] = []
     with madl.tag("a", limit=MIB):
