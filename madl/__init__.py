@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from madl.backends.protocol import Capability
     from madl.defaults import allocate, default_pool, devices, use_pool
     from madl.diagnostics.leaks import Outstanding, leak_check, outstanding
-    from madl.diagnostics.limits import limit_device
     from madl.diagnostics.recording import record
     from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
@@ -39,10 +38,12 @@ if TYPE_CHECKING:
     )
     from madl.hotpath import Memory
     from madl.integrations.arrays import empty, empty_like, full, zeros
+    from madl.limits import limit_device
     from madl.memory import copy
     from madl.pool import Pool
     from madl.snapshot import PoolSnapshot
     from madl.soft_limits import SoftLimitWarning
+    from madl.spilling import Spillable
     from madl.stats import PoolStats, TagStats
 
     def backends() -> tuple[str, ...]:
@@ -55,7 +56,6 @@ _HOMES = {
     "madl.backends.protocol": ("Capability",),
     "madl.defaults": ("allocate", "default_pool", "devices", "use_pool"),
     "madl.diagnostics.leaks": ("Outstanding", "leak_check", "outstanding"),
-    "madl.diagnostics.limits": ("limit_device",),
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
@@ -77,10 +77,12 @@ _HOMES = {
     ),
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
+    "madl.limits": ("limit_device",),
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
     "madl.snapshot": ("PoolSnapshot",),
     "madl.soft_limits": ("SoftLimitWarning",),
+    "madl.spilling": ("Spillable",),
     "madl.stats": ("PoolStats", "TagStats"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -106,6 +108,7 @@ __all__ = [
     "PoolSnapshot",
     "PoolStats",
     "SoftLimitWarning",
+    "Spillable",
     "TagStats",
     "UnknownBlockError",
     "allocate",

@@ -16,6 +16,7 @@ from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend
 from madl.errors import MadlError
+from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
@@ -159,6 +160,26 @@ class Pool(StreamPool):
         Complexity: O(n log n) in binned blocks. Thread-safe.
         """
         return self._trim(parse_nbytes(keep, name="keep"))
+
+    def trim_when_idle(self, after_s: float, keep: int | str = 0) -> Callable[[], None]:
+        """Call ``trim(keep)`` whenever nothing is allocated or freed for some time.
+
+        From a daemon thread of its own, which ends with the pool. It looks every
+        ``after_s`` seconds, so a trim comes up to twice as late. A forked child has no
+        such thread.
+
+        Args:
+            after_s: Seconds without an allocation or a free.
+            keep: As for ``trim``.
+
+        Returns:
+            A function that ends it.
+        """
+        return trim_when_idle(self, after_s, parse_nbytes(keep, name="keep"))
+
+    def activity(self) -> tuple[int, int]:
+        """Return figures that are others after any allocation or free. O(1)."""
+        return self._allocation_count, self._live_nbytes
 
     def close(self) -> ClosedPool:
         """Allocate nothing any more, and give all memory back as it becomes free.
