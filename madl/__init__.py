@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from madl.backends.protocol import Capability
     from madl.defaults import allocate, default_pool, devices, trim, use_pool
-    from madl.diagnostics.leaks import leak_check
+    from madl.diagnostics.leaks import Outstanding, leak_check, outstanding
     from madl.diagnostics.recording import record
+    from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
     from madl.errors import (
         BackendCallError,
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
     )
     from madl.hotpath import Memory
     from madl.integrations.arrays import empty, empty_like, full, zeros
+    from madl.limits import limit_device
     from madl.memory import copy
     from madl.pool import Pool
     from madl.snapshot import PoolSnapshot
+    from madl.soft_limits import SoftLimitWarning
+    from madl.spilling import Spillable
     from madl.stats import PoolStats, TagStats
 
     def backends() -> tuple[str, ...]:
@@ -51,8 +55,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "madl.backends.protocol": ("Capability",),
     "madl.defaults": ("allocate", "default_pool", "devices", "trim", "use_pool"),
-    "madl.diagnostics.leaks": ("leak_check",),
+    "madl.diagnostics.leaks": ("Outstanding", "leak_check", "outstanding"),
     "madl.diagnostics.recording": ("record",),
+    "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
     "madl.errors": (
         "BackendCallError",
@@ -72,9 +77,12 @@ _HOMES = {
     ),
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
+    "madl.limits": ("limit_device",),
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
     "madl.snapshot": ("PoolSnapshot",),
+    "madl.soft_limits": ("SoftLimitWarning",),
+    "madl.spilling": ("Spillable",),
     "madl.stats": ("PoolStats", "TagStats"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -95,20 +103,27 @@ __all__ = [
     "NotContiguousError",
     "OutOfMemoryError",
     "OutOfMemoryReport",
+    "Outstanding",
     "Pool",
     "PoolSnapshot",
     "PoolStats",
+    "SoftLimitWarning",
+    "Spillable",
     "TagStats",
     "UnknownBlockError",
     "allocate",
     "backends",
     "copy",
+    "debug",
     "default_pool",
     "devices",
     "empty",
     "empty_like",
     "full",
+    "keep_stacks",
     "leak_check",
+    "limit_device",
+    "outstanding",
     "record",
     "tag",
     "trim",

@@ -21,7 +21,7 @@ def collect_stats(
     states = pool._all_states()
     live = [state for state in states if state.is_live]
     largest = max(
-        (largest_free_nbytes(_snapshot(arena, states)) for arena in growth.arenas),
+        (largest_free_nbytes(snapshot_of(arena, states)) for arena in growth.arenas),
         default=0,
     )
     live_capacity = sum(state.capacity for state in live)
@@ -56,7 +56,7 @@ def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
         device=pool.device,
         live_nbytes=pool._live_nbytes,
         committed_nbytes=growth.budget.committed_nbytes,
-        arenas=tuple(_snapshot(arena, states) for arena in arenas),
+        arenas=tuple(snapshot_of(arena, states) for arena in arenas),
     )
 
 
@@ -71,7 +71,7 @@ def check(pool: HotPool, growth: Growth) -> None:
     states = pool._all_states()
     for arena in arenas:
         arena.blocks.check()
-        _check_tiling(arena, _snapshot(arena, states))
+        _check_tiling(arena, snapshot_of(arena, states))
     _check_sums(pool)
 
 
@@ -116,7 +116,8 @@ def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:
         raise CorruptedPoolError("bytes of all blocks", position, arena.nbytes)
 
 
-def _snapshot(arena: Arena, states: list[BlockState]) -> ArenaSnapshot:
+def snapshot_of(arena: Arena, states: list[BlockState]) -> ArenaSnapshot:
+    """Return where the blocks of an arena lie, and its pages."""
     blocks = [
         BlockSnapshot(offset, nbytes, "free")
         for offset, nbytes in arena.blocks.free_blocks()
@@ -125,7 +126,12 @@ def _snapshot(arena: Arena, states: list[BlockState]) -> ArenaSnapshot:
         if state.arena is arena:
             blocks.append(
                 BlockSnapshot(
-                    state.offset, state.capacity, "live", state.nbytes, state.tag
+                    state.offset,
+                    state.capacity,
+                    "live",
+                    state.nbytes,
+                    state.tag,
+                    state.stack,
                 )
                 if state.is_live
                 else BlockSnapshot(state.offset, state.capacity, "binned")
@@ -154,16 +160,21 @@ def _committed_runs(arena: Arena) -> Iterator[tuple[int, int]]:
 
 def largest_free_nbytes(snapshot: ArenaSnapshot) -> int:
     """Return the largest committed piece without a live block, bins included."""
+    return max((nbytes for _, nbytes in free_pieces(snapshot)), default=0)
+
+
+def free_pieces(snapshot: ArenaSnapshot) -> Iterator[tuple[int, int]]:
+    """Yield offset and bytes of each committed piece without a live block."""
     live = [block for block in snapshot.blocks if block.state == "live"]
     starts = [0, *(block.offset + block.capacity_nbytes for block in live)]
     stops = [*(block.offset for block in live), snapshot.nbytes]
     gaps = list(zip(starts, stops, strict=True))
     runs = [(offset, offset + nbytes) for offset, nbytes in snapshot.committed_runs]
-    largest = 0
     while gaps and runs:
         start, stop = gaps[-1]
         run_start, run_stop = runs[-1]
-        largest = max(largest, min(stop, run_stop) - max(start, run_start))
+        offset = max(start, run_start)
+        if min(stop, run_stop) > offset:
+            yield offset, min(stop, run_stop) - offset
         # The one that starts higher cannot overlap anything further down.
         (gaps if start >= run_start else runs).pop()
-    return largest

@@ -1,14 +1,18 @@
 """One reservation of a device, its blocks, and the pages that are committed in it."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.budget import Budget
 from madl.core.first_fit import FirstFit
-from madl.errors import MissingCapabilityError, OutOfMemoryError
+from madl.errors import MissingCapabilityError, OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
 from madl.sizes import align_up
+
+_Taken = TypeVar("_Taken")
 
 
 class Arena(HotArena):
@@ -30,15 +34,22 @@ class Arena(HotArena):
     ) -> None:
         self.backend = backend
         self.budget = budget
-        self.reservation: Reservation = backend.reserve(nbytes)
+        self.is_segment = Capability.COMMIT not in backend.capabilities
+        if self.is_segment:
+            self.reservation: Reservation = self._claimed(
+                nbytes, partial(backend.reserve, nbytes)
+            )
+        else:
+            self.reservation = backend.reserve(nbytes)
         if (self.reservation.address or 0) % BLOCK_GRANULARITY:
             backend.release(self.reservation)
+            if self.is_segment:
+                budget.device.give_back(nbytes)
             raise MissingCapabilityError(
                 backend.device,
                 f"reservations aligned to {BLOCK_GRANULARITY} bytes",
                 "a backend that aligns them itself",
             )
-        self.is_segment = Capability.COMMIT not in backend.capabilities
         self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
         super().__init__(
@@ -82,9 +93,23 @@ class Arena(HotArena):
     def commit(self, first: int, stop: int) -> None:
         """Commit pages; on failure nothing has changed."""
         nbytes = (stop - first) * self.page_nbytes
-        self.backend.commit(self.reservation, first * self.page_nbytes, nbytes)
+        offset = first * self.page_nbytes
+        self._claimed(
+            nbytes, partial(self.backend.commit, self.reservation, offset, nbytes)
+        )
         self.blocks.pages.commit(first, stop)
         self.budget.commit(nbytes)
+
+    def _claimed(self, nbytes: int, take: Callable[[], _Taken]) -> _Taken:
+        """Take bytes from the device that all its pools together may have."""
+        # First: another pool may draw on the same limit meanwhile.
+        if not self.budget.device.claim(nbytes):
+            raise OutOfMemoryError(OutOfMemoryReport(self.backend.device, nbytes))
+        try:
+            return take()
+        except BaseException:
+            self.budget.device.give_back(nbytes)
+            raise
 
     def decommit(self, first: int, stop: int) -> None:
         """Give the memory of idle pages back to the device."""

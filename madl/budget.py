@@ -1,30 +1,215 @@
-"""How much a pool has taken from its device, and how much more it may take."""
+"""How much pools have taken from their device, and how much more they may take."""
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import weakref
+
+from madl.backends.counted import CountedBackend
+from madl.soft_limits import SoftLimit
+
+_MOST_SAMPLES = 64
+
+# Without an interpreter lock += loses counts. Reentrant: finalizers count too.
+counting: contextlib.AbstractContextManager[object] = (
+    contextlib.nullcontext()
+    if getattr(sys, "_is_gil_enabled", lambda: True)()
+    else threading.RLock()
+)
 
 
-class Budget:
-    """Committed bytes of all arenas of a pool, under one limit.
+class DeviceBudget:
+    """Committed bytes of all pools of a device, under one limit.
 
-    Kept by the arenas as they commit and decommit, so that nobody has to add up.
+    Pools have locks of their own, so what they have in common has one too. It is held
+    for some arithmetic only, and reentrant: a finalizer may come in between.
     """
 
-    def __init__(self, limit_nbytes: int | None) -> None:
-        self.limit_nbytes = limit_nbytes
+    def __init__(self) -> None:
+        self.limit_nbytes: int | None = None
+        self.soft = SoftLimit()
         self.committed_nbytes = 0
-        self.high_water_nbytes = 0
+        self._tags: weakref.WeakValueDictionary[str, TagBudget] = (
+            weakref.WeakValueDictionary()
+        )
+        self._lock = threading.RLock()
+        _all.add(self)
+
+    def tag(self, name: str) -> "TagBudget":
+        """Return what all pools have of a tag, and of the tags below it."""
+        with self._lock:
+            budget = self._tags.get(name)
+            if budget is None:
+                budget = self._tags[name] = TagBudget(name)
+            return budget
 
     @property
     def room_nbytes(self) -> int | None:
         """Bytes that may still be committed; ``None`` without a limit."""
         if self.limit_nbytes is None:
             return None
-        return self.limit_nbytes - self.committed_nbytes
+        return max(self.limit_nbytes - self.committed_nbytes, 0)
+
+    def claim(self, nbytes: int) -> bool:
+        """Count bytes as committed, unless that would pass the limit."""
+        with self._lock:
+            committed = self.committed_nbytes + nbytes
+            if self.limit_nbytes is not None and committed > self.limit_nbytes:
+                return False
+            self.committed_nbytes = committed
+            self.soft.look(committed)
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Count bytes as committed no more."""
+        with self._lock:
+            self.committed_nbytes -= nbytes
+            self.soft.look(self.committed_nbytes)
+
+    def set_limits(
+        self, limit_nbytes: int | None, soft_limit_nbytes: int | None
+    ) -> None:
+        """Bound what is committed from now on."""
+        with self._lock:
+            self.limit_nbytes = limit_nbytes
+            self.soft = SoftLimit(soft_limit_nbytes)
+            self.soft.look(self.committed_nbytes)
+
+    def forget_lock(self) -> None:
+        """Make the lock anew, in a child: whoever held it is gone."""
+        self._lock = threading.RLock()
+
+
+class TagBudget:
+    """Live bytes of a tag, and of the tags below it, in all pools of a device.
+
+    Kept by counters only, so that finalizers may give back.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.live_nbytes = 0
+
+    def claim(self, nbytes: int, limit_nbytes: int | None) -> bool:
+        """Count bytes as live, unless that would pass a limit."""
+        with counting:
+            live_nbytes = self.live_nbytes + nbytes
+            if limit_nbytes is not None and live_nbytes > limit_nbytes:
+                return False
+            self.live_nbytes = live_nbytes
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Count bytes as live no more."""
+        with counting:
+            self.live_nbytes -= nbytes
+
+
+class Budget:
+    """Committed bytes of all arenas of a pool, under its limit and its device's.
+
+    Kept by the arenas as they commit and decommit, so that nobody has to add up.
+    """
+
+    def __init__(
+        self,
+        limit_nbytes: int | None,
+        soft_limit_nbytes: int | None,
+        device: DeviceBudget,
+    ) -> None:
+        self.limit_nbytes = limit_nbytes
+        self.device = device
+        self.soft = SoftLimit(soft_limit_nbytes)
+        self.committed_nbytes = 0
+        self.high_water_nbytes = 0
+        self._samples: list[tuple[int, int]] = []
+
+    @property
+    def room_nbytes(self) -> int | None:
+        """Bytes that may still be committed; ``None`` without a limit."""
+        shared = self.device.room_nbytes
+        if self.limit_nbytes is None:
+            return shared
+        own = self.limit_nbytes - self.committed_nbytes
+        return own if shared is None else min(own, shared)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a soft limit has been passed and nobody was told."""
+        return self.soft.is_news or self.device.soft.is_news
+
+    def is_below(self, nbytes: int) -> bool:
+        """Return whether a limit is too low for so much, whatever is given back."""
+        return any(
+            limit is not None and nbytes > limit
+            for limit in (self.limit_nbytes, self.device.limit_nbytes)
+        )
+
+    @property
+    def others_nbytes(self) -> int:
+        """Bytes that other pools of the device have committed."""
+        return self.device.committed_nbytes - self.committed_nbytes
 
     def commit(self, nbytes: int) -> None:
-        """Note that bytes have been taken from the device."""
+        """Note that bytes have been taken from the device, which were claimed."""
         self.committed_nbytes += nbytes
+        self.soft.look(self.committed_nbytes)
         if self.committed_nbytes > self.high_water_nbytes:
             self.high_water_nbytes = self.committed_nbytes
 
     def decommit(self, nbytes: int) -> None:
         """Note that bytes have been given back to the device."""
         self.committed_nbytes -= nbytes
+        self.soft.look(self.committed_nbytes)
+        self.device.give_back(nbytes)
+
+    def sample(self, allocation_count: int) -> None:
+        """Note after how many allocations so much was committed."""
+        if self._samples and self._samples[-1][1] >= self.high_water_nbytes:
+            return
+        if len(self._samples) >= _MOST_SAMPLES:
+            del self._samples[::2]
+        self._samples.append((allocation_count, self.high_water_nbytes))
+
+    def grows_until(self, allocation_count: int) -> bool:
+        """Return whether each quarter of all allocations needed more than the last.
+
+        A program that has all that it needs after some time does not grow any more.
+        """
+        quarters = [allocation_count * part // 4 for part in range(5)]
+        reached = [
+            max((high for count, high in self._samples if count <= stop), default=0)
+            for stop in quarters
+        ]
+        least = self.high_water_nbytes // 20
+        return allocation_count > 0 and all(
+            after - before > least for before, after in itertools.pairwise(reached[1:])
+        )
+
+
+_all: "weakref.WeakSet[DeviceBudget]" = weakref.WeakSet()
+_by_name: dict[str, DeviceBudget] = {}
+_simulated: "weakref.WeakKeyDictionary[object, DeviceBudget]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def device_budget(backend: CountedBackend) -> DeviceBudget:
+    """Return the budget that all pools of a device share.
+
+    Each simulated device is one of its own, whatever its name.
+    """
+    if getattr(backend.inner, "is_simulated", False):
+        return _simulated.setdefault(backend.inner, DeviceBudget())
+    return _by_name.setdefault(backend.device, DeviceBudget())
+
+
+def _after_fork_in_child() -> None:
+    for budget in list(_all):
+        budget.forget_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -15,7 +15,7 @@ from madl.pool import Pool
 
 _pools: dict[str, Pool] = {}
 _lock = threading.RLock()  # a signal handler may come while a pool is made
-_in_use: ContextVar[Pool | None] = ContextVar("madl_pool", default=None)
+_in_use: "ContextVar[tuple[_Use, ...]]" = ContextVar("madl_pool", default=())
 
 
 def _after_fork_in_child() -> None:
@@ -61,22 +61,33 @@ def open_pools() -> tuple[Pool, ...]:
     return tuple(pool for pool in pools if not pool.is_closed)
 
 
+class _Use:
+    """One ``with use_pool(...)``, told from others of the same pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+
 @contextlib.contextmanager
 def use_pool(pool: Pool) -> Iterator[Pool]:
     """Let ``madl.allocate`` take from ``pool`` inside the ``with`` block.
 
-    Threads and asyncio tasks do not disturb each other: it is a context variable.
+    Threads and asyncio tasks do not disturb each other: it is a context variable. A
+    generator that is left inside the block takes its pool along to its caller; blocks
+    may end in any order.
     """
     if not isinstance(pool, Pool):
         raise TypeError(
             f"pool must be a Pool, got {pool!r} ({type(pool).__name__}); "
             f"try use_pool(Pool({pool!r}))"
         )
-    token = _in_use.set(pool)
+    use = _Use(pool)
+    _in_use.set((*_in_use.get(), use))
     try:
         yield pool
     finally:
-        _in_use.reset(token)
+        # Not what was before: of two generators, the first may end first.
+        _in_use.set(tuple(one for one in _in_use.get() if one is not use))
 
 
 def pool_in_use(device: str | None = None) -> Pool:
@@ -85,9 +96,10 @@ def pool_in_use(device: str | None = None) -> Pool:
     Raises:
         ValueError: ``device`` is not the device of the pool set by ``use_pool``.
     """
-    pool = _in_use.get()
-    if pool is None:
+    uses = _in_use.get()
+    if not uses:
         return default_pool("cpu" if device is None else device)
+    pool = uses[-1].pool
     if device not in (None, pool.device, f"{pool.device}:0"):
         raise ValueError(
             f"the pool in use is of device {pool.device!r}, not {device!r}; leave out "

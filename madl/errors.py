@@ -6,50 +6,15 @@ and errors travel between processes. A text says what could not be done, the
 numbers, and what to try.
 """
 
-from typing import NamedTuple
-
+from madl.shortage import NativeFailure as NativeFailure
+from madl.shortage import OutOfMemoryReport as OutOfMemoryReport
+from madl.shortage import describe
 from madl.sizes import format_nbytes
+from madl.stacks import Stack, told
 
 
 class MadlError(Exception):
     """Base of all errors of madl."""
-
-
-class NativeFailure(NamedTuple):
-    """What the device's own API answered when a call failed."""
-
-    function: str
-    """The function's own name, as in ``"mmap"``."""
-    code: int
-    """The native status: an errno, a CUresult, a Windows error code."""
-    text: str
-    """The driver's own words for ``code``."""
-
-    def __str__(self) -> str:
-        return f"{self.function} failed with {self.code} ({self.text})"
-
-
-class OutOfMemoryReport(NamedTuple):
-    """Why a request could not be placed. Sizes in bytes; ``None`` is not known."""
-
-    device: str
-    requested_nbytes: int
-    capacity_nbytes: int = 0
-    """What the request takes after rounding."""
-    limit_nbytes: int | None = None
-    committed_nbytes: int = 0
-    live_nbytes: int = 0
-    padding_nbytes: int = 0
-    cached_nbytes: int = 0
-    """Free in bins."""
-    free_nbytes: int = 0
-    """Committed and free, bins included."""
-    largest_free_nbytes: int = 0
-    least_limit_nbytes: int = 0
-    """A limit under which an empty pool could place the request."""
-    tried: tuple[tuple[str, int], ...] = ()
-    """Each step taken before giving up, and the bytes that it gave back."""
-    native: NativeFailure | None = None
 
 
 class OutOfMemoryError(MadlError, MemoryError):
@@ -89,37 +54,7 @@ class OutOfMemoryError(MadlError, MemoryError):
         return self.report.limit_nbytes
 
     def __str__(self) -> str:
-        report = self.report
-        numbers = [
-            f"{report.device}: cannot place {format_nbytes(report.requested_nbytes)}"
-        ]
-        if report.committed_nbytes or report.limit_nbytes is not None:
-            numbers.append(
-                f"{format_nbytes(report.live_nbytes)} live, "
-                f"{format_nbytes(report.free_nbytes)} free "
-                f"(largest {format_nbytes(report.largest_free_nbytes)}), "
-                f"{format_nbytes(report.committed_nbytes)} committed"
-            )
-        if report.limit_nbytes is not None:
-            numbers.append(f"limit {format_nbytes(report.limit_nbytes)}")
-        if report.native is not None:
-            numbers.append(str(report.native))
-        return f"{'; '.join(numbers)}. Try: {self._advice()}."
-
-    def _advice(self) -> str:
-        report = self.report
-        limit = report.limit_nbytes
-        if limit is not None and report.capacity_nbytes > limit:
-            needed = max(report.least_limit_nbytes, report.capacity_nbytes)
-            return f"a limit of at least {format_nbytes(needed)}, or a smaller request"
-        if report.free_nbytes >= report.capacity_nbytes > 0:
-            return (
-                "enough is free, but in pieces: free long-lived memory first, "
-                "or allocate the large blocks earlier"
-            )
-        if limit is not None:
-            return "free some memory, or raise the limit"
-        return "free some memory, or end other programs that use this device"
+        return describe(self.report)
 
 
 class FreedMemoryError(MadlError, ValueError):
@@ -190,21 +125,32 @@ class LeakError(MadlError):
     """Blocks are live that should have been freed."""
 
     def __init__(
-        self, device: str, leaked: tuple[tuple[str, tuple[int, int]], ...]
+        self,
+        device: str,
+        leaked: tuple[tuple[str, tuple[int, int]], ...],
+        traces: tuple[tuple[Stack, tuple[int, int]], ...] = (),
     ) -> None:
-        super().__init__(device, leaked)
+        super().__init__(device, leaked, traces)
         self.device = device
         self.leaked = leaked
+        self.traces = traces
 
     def __str__(self) -> str:
         listed = ", ".join(
             f"{tag}: {format_nbytes(nbytes)} in {count}"
             for tag, (nbytes, count) in self.leaked
         )
-        return (
-            f"{self.device}: blocks that were not freed, by tag: {listed}. Try: free "
-            "each Memory, or tag allocations to see where they come from"
-        )
+        what = f"{self.device}: blocks that were not freed, by tag: {listed}"
+        if not self.traces:
+            return (
+                f"{what}. Try: free each Memory, or leak_check(depth=4) to see where "
+                "they come from"
+            )
+        lines = [what]
+        for stack, (nbytes, count) in self.traces:
+            lines.append(f"  {format_nbytes(nbytes)} in {count}, allocated at")
+            lines += [f"    {text}" for text in told(stack)]
+        return "\n".join([*lines, "Try: free each Memory"])
 
 
 class FileFormatError(MadlError, ValueError):

@@ -19,7 +19,7 @@ def protect(pool: HotPool) -> None:
 
 
 def all_pools() -> list[HotPool]:
-    """Return the pools of this process."""
+    """Return every pool of this process, lanes left out."""
     while True:
         try:
             return list(_pools)

@@ -14,7 +14,7 @@ from madl.apart import Apart
 from madl.arena import Arena, reserve_most
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
-from madl.budget import Budget
+from madl.budget import Budget, device_budget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.options import PoolOptions
@@ -43,7 +43,7 @@ class Growth:
         self.backend = backend
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.options = options
-        self.budget = Budget(options.limit_nbytes)
+        self.budget = Budget(*options.limits_nbytes, device_budget(backend))
         self.apart = Apart(backend, self.budget, self._over_the_limit)
         self.recycled_pages = 0
         # One for each stream, this one included: they share budget and arenas apart.

@@ -48,6 +48,12 @@ class PoolOptions(NamedTuple):
     pooling: bool
     has_bands: bool
     """Whether small and large blocks have arenas of their own."""
+    soft_limit_nbytes: int | None = None
+
+    @property
+    def limits_nbytes(self) -> tuple[int | None, int | None]:
+        """What may be committed at once, and from where on there is a warning."""
+        return self.limit_nbytes, self.soft_limit_nbytes
 
     def band_of(self, capacity: int) -> int:
         """Return 0 for a small block, 1 for a large one."""
@@ -66,6 +72,12 @@ class PoolOptions(NamedTuple):
             return backend.granularity  # small limits are met to the granule
         return unit
 
+    def growth_nbytes(self, backend: CountedBackend, capacity: int) -> int:
+        """Return the most that is committed for a block, under any larger limit."""
+        if Capability.COMMIT in backend.capabilities:
+            return align_up(capacity, self.page_nbytes)
+        return align_up(capacity, max(SEGMENT_NBYTES, backend.granularity))
+
     @staticmethod
     def resolve(
         backend: CountedBackend,
@@ -79,6 +91,7 @@ class PoolOptions(NamedTuple):
         numa_node: int | None,
         zero: bool,
         pooling: bool | None,
+        soft_limit: int | str | None = None,
     ) -> "PoolOptions":
         """Return what the arguments of a pool mean on a device.
 
@@ -93,6 +106,7 @@ class PoolOptions(NamedTuple):
                 backend.device, "option zero", "leave out zero="
             )
         limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
+        soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
         page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
         _choose_prefault(backend, prefault)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
@@ -102,7 +116,32 @@ class PoolOptions(NamedTuple):
         if pooling is None:
             pooling = os.environ.get("MADL_POOL", "on") != "off"
         has_bands = Capability.COMMIT in backend.capabilities
-        return PoolOptions(limit_nbytes, fit, recycle, page_nbytes, pooling, has_bands)
+        return PoolOptions(
+            limit_nbytes,
+            fit,
+            recycle,
+            page_nbytes,
+            pooling,
+            has_bands,
+            soft_limit_nbytes,
+        )
+
+
+def check_soft_limit(soft_limit: int | str | None, limit: int | None) -> int | None:
+    """Return a soft limit in bytes.
+
+    Raises:
+        ValueError, TypeError, OverflowError: It is malformed, or is not below ``limit``
+            and so would never warn.
+    """
+    if soft_limit is None:
+        return None
+    nbytes = parse_nbytes(soft_limit, name="soft_limit")
+    if limit is not None and nbytes >= limit:
+        raise ValueError(
+            f"soft_limit must be below the limit of {limit} bytes, got {nbytes}"
+        )
+    return nbytes
 
 
 def _page_nbytes(

@@ -16,6 +16,7 @@ from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
 from madl.errors import MadlError
+from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
@@ -38,6 +39,7 @@ class Pool(StreamPool):
     Args:
         device: A device's name, or a backend object.
         limit: Bytes that may be committed at once; ``None`` for what the device has.
+        soft_limit: Bytes; more is allowed, with a ``SoftLimitWarning``.
         fit: ``"first"`` for the lowest free block that is large enough (above 1 MiB:
             the smallest of the lowest eight that are), ``"best"`` for the smallest.
         recycle: Commit idle pages elsewhere before taking new ones.
@@ -65,6 +67,7 @@ class Pool(StreamPool):
         device: str | Backend = "cpu",
         *,
         limit: int | str | None = None,
+        soft_limit: int | str | None = None,
         fit: str = "first",
         recycle: bool = True,
         page_size: int | str | None = None,
@@ -85,6 +88,7 @@ class Pool(StreamPool):
         options = PoolOptions.resolve(
             counted,
             limit=limit,
+            soft_limit=soft_limit,
             fit=fit,
             recycle=recycle,
             page_size=page_size,
@@ -161,6 +165,26 @@ class Pool(StreamPool):
         Complexity: O(n log n) in binned blocks. Thread-safe.
         """
         return self._trim(parse_nbytes(keep, name="keep"))
+
+    def trim_when_idle(self, after_s: float, keep: int | str = 0) -> Callable[[], None]:
+        """Call ``trim(keep)`` whenever nothing is allocated or freed for some time.
+
+        From a daemon thread of its own, which ends with the pool. It looks every
+        ``after_s`` seconds, so a trim comes up to twice as late. A forked child has no
+        such thread.
+
+        Args:
+            after_s: Seconds without an allocation or a free.
+            keep: As for ``trim``.
+
+        Returns:
+            A function that ends it.
+        """
+        return trim_when_idle(self, after_s, parse_nbytes(keep, name="keep"))
+
+    def activity(self) -> tuple[int, int]:
+        """Return figures that are others after any allocation or free. O(1)."""
+        return self._allocation_count, self._live_nbytes
 
     def close(self) -> ClosedPool:
         """Allocate nothing any more, and give all memory back as it becomes free.

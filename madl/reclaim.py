@@ -2,9 +2,15 @@
 
 import functools
 import gc
+import operator
 import threading
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, NoReturn, TypeVar
+
+from madl.errors import OutOfMemoryError
+from madl.shortage import Request
+
+_Found = TypeVar("_Found")
 
 
 class Reclaimer(NamedTuple):
@@ -70,6 +76,43 @@ class Reclaimers:
             callback(nbytes)
         finally:
             self._running.discard(threading.get_ident())
+
+
+def reclaim(
+    request: Request,
+    steps: Iterable[Step],
+    attempt: Callable[[], _Found],
+    *,
+    held: Callable[[], tuple[int, ...]],
+    refuse: Callable[[Request], OutOfMemoryError],
+) -> _Found:
+    """Take one step after the other until an attempt succeeds, or raise.
+
+    Args:
+        request: What has failed once.
+        steps: What to try, in order.
+        attempt: Places the request or raises.
+        held: Bytes that a step may lower: what a step gave back is the most by which
+            one of them fell.
+        refuse: Makes the error.
+    """
+    cause: BaseException | None = None
+    try:
+        for step in steps:
+            before = held()
+            cause = step.run() or cause
+            gained = max(map(operator.sub, before, held()))
+            tried = (*request.tried, (step.name, max(gained, 0)))
+            request = request._replace(tried=tried)
+            try:
+                return attempt()
+            except OutOfMemoryError as error:
+                request = request._replace(
+                    native=error.report.native, tag_limit=error.report.tag_limit
+                )
+        raise_after(cause, refuse(request))
+    finally:
+        del cause  # as in raise_after
 
 
 def raise_after(cause: BaseException | None, error: Exception) -> NoReturn:

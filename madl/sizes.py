@@ -96,6 +96,28 @@ def format_nbytes(nbytes: int) -> str:
     return f"{scaled / 1024:.1f} PiB"
 
 
+def format_exactly(nbytes: int) -> str:
+    """Return a byte count that can be told from its neighbours.
+
+    >>> format_exactly(1536), format_exactly(1537)
+    ('1.5 KiB', '1.5 KiB (1537 B)')
+    """
+    text = format_nbytes(nbytes)
+    return text if parse_nbytes(text) == nbytes else f"{text} ({nbytes} B)"
+
+
+def format_at_least(nbytes: int) -> str:
+    """Return a byte count that, read again, is not below ``nbytes``.
+
+    >>> format_at_least(1537)
+    '1.6 KiB'
+    """
+    rounded = nbytes
+    while parse_nbytes(text := format_nbytes(rounded)) < nbytes:
+        rounded += max(nbytes // 100, 1)
+    return text
+
+
 def align_up(nbytes: int, alignment: int) -> int:
     """Return the smallest multiple of ``alignment`` that is not below ``nbytes``.
 

@@ -8,35 +8,29 @@ import contextlib
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, cast
 
-from madl import accounting, events
+from madl import events, stacks, watch
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
-from madl.errors import (
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
+from madl.errors import OutOfMemoryError
+from madl.events import TagScope
+from madl.explain import explain, look_inside
 from madl.growth import Growth
-from madl.hotpath import (
-    BLOCK_GRANULARITY,
-    Block,
-    HotArena,
-    HotPool,
-    Memory,
-)
+from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, HotPool, Memory
 from madl.options import (
     LARGEST_CAPACITY_NBYTES,
     LEASH_DIVISOR,
     SMALL_NBYTES,
     PoolOptions,
-    least_limit_nbytes,
 )
-from madl.reclaim import Reclaimers, Step, raise_after
+from madl.reclaim import Reclaimers, Step, reclaim
+from madl.shortage import Request, TagLimit
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.watch import BlockWatch, TagUsage, effective_tag
+
+_Found = TypeVar("_Found")
 
 
 class SlowPool(HotPool):
@@ -121,26 +115,65 @@ class SlowPool(HotPool):
             return lane.allocate(nbytes, alignment=alignment, tag=tag)
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
-        tag = effective_tag(tag)
+        tag, bounds = effective_tag(tag)
         if asked > self._most_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
-            raise self._out_of_memory(asked, capacity, (), None)
-        if aligned <= BLOCK_GRANULARITY or asked == 0:
-            block = self._miss(asked)
-        else:
-            # A bin promises no more than the usual alignment, so it is passed by.
-            capacity = align_up(asked, BLOCK_GRANULARITY)
-            block = self._place_slowly(asked, capacity, aligned)
-        if tag is None and not events.listeners:
+            raise self._out_of_memory(Request(asked, capacity))
+        if tag is not None:
+            return self._allocate_for(tag, bounds, asked, aligned)
+        block = self._find(asked, aligned)
+        if not (events.listeners or stacks.depth or watch.warns_of_drops):
             return self._hand_out(block, asked, None)
-        usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
+        return self._hand_out_watched(block, asked, None, None)
+
+    def _find(self, asked: int, aligned: int) -> Block:
+        if aligned <= BLOCK_GRANULARITY or asked == 0:
+            return self._miss(asked)
+        # A bin promises no more than the usual alignment, so it is passed by.
+        return self._place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
+
+    def _allocate_for(
+        self, tag: str, bounds: dict[str, TagScope], asked: int, aligned: int
+    ) -> Memory:
+        """Allocate for a tag, within its limit and those of the tags above it."""
+        usage = self._tags.get(tag)
+        if usage is None:
+            usage = self._tags.setdefault(
+                tag, TagUsage(self._growth.budget.device, tag)
+            )
+        self._claim(usage, bounds, asked)
         try:
-            watch = BlockWatch(asked, tag, usage)
+            usage.warn(bounds, self.device)
+            block = self._find(asked, aligned)
+            return self._hand_out_watched(block, asked, tag, usage)
+        except BaseException:
+            usage.give_back(asked)
+            raise
+
+    def _claim(self, usage: TagUsage, bounds: dict[str, TagScope], asked: int) -> None:
+        """Claim bytes of a tag; take what others can spare before it is refused."""
+        claim = functools.partial(usage.claim, asked, bounds, self.device)
+        try:
+            claim()
+        except OutOfMemoryError as error:
+            refused = cast("TagLimit", error.report.tag_limit)
+        else:
+            return
+        request = Request(asked, align_up(asked, BLOCK_GRANULARITY), tag_limit=refused)
+        if asked > refused.limit_nbytes:
+            raise self._out_of_memory(request)
+        self._reclaim(request, self._reclaimers.steps(asked), claim)
+
+    def _hand_out_watched(
+        self, block: Block, asked: int, tag: str | None, usage: TagUsage | None
+    ) -> Memory:
+        try:
+            watching = BlockWatch(asked, tag, usage)
         except BaseException:  # a listener's
             self._hand_out(block, asked, None).free()
             raise
-        memory = self._hand_out(block, asked, watch)
-        watch.count(memory.capacity - asked)
+        memory = self._hand_out(block, asked, watching)
+        watching.count(memory.capacity - asked)
         return memory
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
@@ -151,7 +184,7 @@ class SlowPool(HotPool):
             arena, offset = self._growth.apart.place(capacity, alignment)
         except OutOfMemoryError as refused:
             raise self._out_of_memory(
-                nbytes, capacity, (), refused.report.native
+                Request(nbytes, capacity, native=refused.report.native)
             ) from None
         return self._block_at(arena, offset, capacity, is_binned=False)
 
@@ -159,42 +192,36 @@ class SlowPool(HotPool):
         self._refuse_if_closed()
         if capacity > LARGEST_CAPACITY_NBYTES:
             parse_nbytes(nbytes)
-            raise self._out_of_memory(nbytes, capacity, (), None)
+            raise self._out_of_memory(Request(nbytes, capacity))
         if self._lock_holder == threading.get_ident():
             return self._place_apart(nbytes, alignment)
         if not self._options.pooling:
             with self._locked():
                 self._take_back_all()
                 return self._place_apart(nbytes, alignment)
-        limit = self._options.limit_nbytes
-        if limit is not None and capacity > limit:
-            raise self._out_of_memory(nbytes, capacity, (), None)
+        request = Request(nbytes, capacity)
+        if self._growth.budget.is_below(capacity):
+            raise self._out_of_memory(request)
+        binned = self._binned_nbytes
+        attempt = functools.partial(self._try_to_place, capacity, alignment)
         try:
-            return self._try_to_place(capacity, alignment)
+            return attempt()
         except OutOfMemoryError as error:
             native = error.report.native
-        return self._reclaim_and_place(nbytes, capacity, alignment, native)
+        flushed = max(binned - self._binned_nbytes, 0)
+        request = request._replace(native=native, tried=(("flush", flushed),))
+        return self._reclaim(request, self._steps(capacity), attempt)
 
-    def _reclaim_and_place(
-        self, nbytes: int, capacity: int, alignment: int, native: NativeFailure | None
-    ) -> Block:
-        """Take one step after the other until the block can be placed, or raise."""
-        tried: list[tuple[str, int]] = []
-        cause: BaseException | None = None
-        try:
-            for step in self._steps(capacity):
-                before = self._live_nbytes
-                cause = step.run() or cause
-                tried.append((step.name, max(before - self._live_nbytes, 0)))
-                try:
-                    return self._try_to_place(capacity, alignment)
-                except OutOfMemoryError as error:
-                    native = error.report.native
-            raise_after(
-                cause, self._out_of_memory(nbytes, capacity, tuple(tried), native)
-            )
-        finally:
-            del cause  # as in raise_after
+    def _reclaim(
+        self, request: Request, steps: Iterable[Step], attempt: Callable[[], _Found]
+    ) -> _Found:
+        return reclaim(
+            request, steps, attempt, held=self._held, refuse=self._out_of_memory
+        )
+
+    def _held(self) -> tuple[int, int, int]:
+        committed = self._growth.budget.committed_nbytes
+        return self._live_nbytes, self._binned_nbytes, committed
 
     def _steps(self, capacity: int) -> Iterator[Step]:
         """Yield what to try, in order, before a request fails."""
@@ -215,6 +242,7 @@ class SlowPool(HotPool):
                 self._take_back_all()
                 growth = self._growth
                 arena, offset = growth.place(capacity, alignment)
+                growth.budget.sample(self._allocation_count)
                 self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
                 is_own = growth.is_own(arena)
                 if not is_own:
@@ -226,7 +254,20 @@ class SlowPool(HotPool):
                 self._lock_holder = 0
         if self._is_closed:
             self._freed_after_close()
+        if growth.budget.has_news:
+            self._tell_news(block)
         return block
+
+    def _tell_news(self, block: Block) -> None:
+        """Warn of soft limits; where that raises, the block goes back first."""
+        budget = self._growth.budget
+        try:
+            budget.soft.tell(f"{self.device}: a pool")
+            budget.device.soft.tell(f"{self.device}: all pools together")
+        except BaseException:
+            with self._locked():
+                self._unplace(block)
+            raise
 
     def _release_apart(self, arena: HotArena) -> None:
         self._growth.apart.release(cast("Arena", arena))
@@ -239,37 +280,12 @@ class SlowPool(HotPool):
                 f"a closed pool of {self.device} allocates nothing; make a new Pool"
             )
 
-    def _out_of_memory(
-        self,
-        nbytes: int,
-        capacity: int,
-        tried: tuple[tuple[str, int], ...],
-        native: NativeFailure | None,
-    ) -> OutOfMemoryError:
-        numbers = {}
+    def _out_of_memory(self, request: Request) -> OutOfMemoryError:
+        inside = None
         if self._lock_holder != threading.get_ident():
             with self._locked():
-                stats = accounting.collect_stats(self._head, self._growth, self._tags)
-            numbers = {
-                "committed_nbytes": stats.committed_nbytes,
-                "live_nbytes": stats.live_nbytes,
-                "padding_nbytes": stats.padding_nbytes,
-                "cached_nbytes": stats.cached_nbytes,
-                "free_nbytes": stats.free_nbytes,
-                "largest_free_nbytes": stats.largest_free_nbytes,
-            }
-        return OutOfMemoryError(
-            OutOfMemoryReport(
-                device=self.device,
-                requested_nbytes=nbytes,
-                capacity_nbytes=capacity,
-                limit_nbytes=self._options.limit_nbytes,
-                tried=tried,
-                native=native,
-                least_limit_nbytes=least_limit_nbytes(self._backend, capacity),
-                **numbers,
-            )
-        )
+                inside = look_inside(self._head, self._growth, request.capacity)
+        return explain(request, self._head, self._growth, self._options, inside)
 
     def _trim(self, keep: int) -> int:
         with self._locked():

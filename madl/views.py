@@ -74,6 +74,9 @@ def _attach_root(memory: Memory, host: int) -> None:
     root = Root.from_address(host)
     _hide_from_collector(root)
     memory._keep_by(root)
+    watch = memory._watch()
+    if watch is not None:
+        watch.is_viewed = True
 
 
 def has_views(memory: Memory) -> bool:

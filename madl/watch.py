@@ -1,34 +1,72 @@
 """Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
 
-import contextlib
-import sys
-import threading
+import warnings
 
-from madl import events
+from madl import events, stacks
+from madl.budget import DeviceBudget, counting
+from madl.errors import OutOfMemoryError, OutOfMemoryReport
+from madl.events import TagScope
 from madl.hotpath import Watch
+from madl.shortage import TagLimit
+from madl.sizes import format_nbytes
 from madl.stats import TagStats
 
-# Without an interpreter lock += loses counts. Reentrant: finalizers count too.
-_counting: contextlib.AbstractContextManager[object] = (
-    contextlib.nullcontext()
-    if getattr(sys, "_is_gil_enabled", lambda: True)()
-    else threading.RLock()
-)
+warns_of_drops = 0
+"""How many want a warning when a handle is dropped that was not freed."""
 
 
 class TagUsage:
     """What one tag of one pool holds. Counters only, so that finalizers may count."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceBudget, name: str) -> None:
         self.live_nbytes = 0
         self.live_high_water = 0
         self.padding_nbytes = 0
         self.allocation_count = 0
         self.free_count = 0
+        parts = name.split("/")
+        # Of the tag itself and of all above it.
+        self._budgets = [
+            device.tag("/".join(parts[:depth])) for depth in range(1, len(parts) + 1)
+        ]
+
+    def claim(self, nbytes: int, bounds: dict[str, TagScope], device: str) -> None:
+        """Count bytes for the tag and for those above it, as far as they may have them.
+
+        Raises:
+            OutOfMemoryError: Over the limit of one of them, which the report names.
+                Nothing has changed.
+        """
+        for done, budget in enumerate(self._budgets):
+            scope = bounds.get(budget.name)
+            limit = None if scope is None else scope.limit_nbytes
+            if not budget.claim(nbytes, limit):
+                for claimed in self._budgets[:done]:
+                    claimed.give_back(nbytes)
+                assert limit is not None, "only a limit refuses"
+                refused = TagLimit(budget.name, limit, budget.live_nbytes)
+                raise OutOfMemoryError(
+                    OutOfMemoryReport(device, nbytes, tag_limit=refused)
+                )
+
+    def warn(self, bounds: dict[str, TagScope], device: str) -> None:
+        """Warn of each soft limit that has been passed. No lock is held."""
+        for budget in self._budgets:
+            scope = bounds.get(budget.name)
+            if scope is not None:
+                soft = scope.soft_on(device)
+                soft.look(budget.live_nbytes)
+                live = format_nbytes(budget.live_nbytes)
+                soft.tell(f"{device}: tag {budget.name!r}, with {live} live,")
+
+    def give_back(self, nbytes: int) -> None:
+        """Undo a claim."""
+        for budget in self._budgets:
+            budget.give_back(nbytes)
 
     def count_allocated(self, nbytes: int, padding: int) -> None:
-        """Count a block of the tag as live."""
-        with _counting:
+        """Count a block of the tag as live, which was claimed."""
+        with counting:
             self.allocation_count += 1
             self.padding_nbytes += padding
             self.live_nbytes += nbytes
@@ -36,10 +74,11 @@ class TagUsage:
 
     def count_freed(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as free."""
-        with _counting:
+        with counting:
             self.free_count += 1
             self.padding_nbytes -= padding
             self.live_nbytes -= nbytes
+        self.give_back(nbytes)
 
     def stats(self) -> TagStats:
         """Return the figures as plain data."""
@@ -55,10 +94,22 @@ class TagUsage:
 class BlockWatch(Watch):
     """Tells a block's tag and the listeners of its allocation that it was freed."""
 
-    __slots__ = ("_heard", "_nbytes", "_padding", "_usage", "tag")
+    __slots__ = (
+        "_heard",
+        "_is_missed",
+        "_nbytes",
+        "_padding",
+        "_usage",
+        "is_viewed",
+        "stack",
+        "tag",
+    )
 
     def __init__(self, nbytes: int, tag: str | None, usage: TagUsage | None) -> None:
         self.tag = tag
+        self.stack = stacks.capture() if stacks.depth else ()
+        self.is_viewed = False
+        self._is_missed = warns_of_drops > 0
         self._nbytes = nbytes
         self._padding = 0
         self._usage = usage
@@ -79,13 +130,35 @@ class BlockWatch(Watch):
         for listener, allocation_id in self._heard:
             listener.freed(allocation_id)
 
+    def dropped(self) -> None:
+        """Take note of a free that nobody asked for; in debug mode, warn of it."""
+        self.freed()
+        # Whoever has an array or a view drops it when done, as NumPy users do.
+        if self._is_missed and warns_of_drops and not self.is_viewed:
+            tag = "without a tag" if self.tag is None else f"tag {self.tag!r}"
+            at = f", allocated at {self.stack[0]}" if self.stack else ""
+            warnings.warn(
+                f"memory of {format_nbytes(self._nbytes)} was dropped without free(), "
+                f"{tag}{at}",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
-def effective_tag(tag: str | None) -> str | None:
-    """Return the tag that an allocation gets: its own, or that of its context."""
+
+def effective_tag(tag: str | None) -> tuple[str | None, dict[str, TagScope]]:
+    """Return the tag that an allocation gets, and the limits that are around it."""
+    path = events.current_tag.get()
+    bounds = {} if path is None else path.bounds
     if tag is None:
-        return events.current_tag.get()
+        return (None if path is None else path.name), bounds
     if not isinstance(tag, str):
         raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
     if not tag.isprintable():
         raise ValueError(f"tag must be printable and on one line, got {tag!r}")
-    return tag
+    return tag, bounds
+
+
+def change_drop_warnings(by: int) -> None:
+    """Begin, or end, to warn of handles that are dropped without a free."""
+    global warns_of_drops  # read with every watched block
+    warns_of_drops += by

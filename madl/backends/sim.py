@@ -26,6 +26,9 @@ class SimBackend:
         commits: Whether address space is reserved first and committed on demand.
     """
 
+    is_simulated = True
+    """Each is a device of its own, whatever its name."""
+
     def __init__(
         self, *, total_nbytes: int = DEFAULT_TOTAL_NBYTES, commits: bool = True
     ) -> None:

@@ -6,9 +6,8 @@ import click
 
 from madl.cli.bench import bench
 from madl.cli.info import info
-from madl.cli.out_of_memory import out_of_memory_table
 from madl.cli.replay import replay
-from madl.errors import MadlError, OutOfMemoryError
+from madl.errors import MadlError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,13 +22,11 @@ commands.add_command(replay)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a MadlError becomes one line on stderr and status 1."""
+    """Run the command line; a MadlError becomes a text on stderr and status 1."""
     try:
         commands.main(args=arguments, prog_name="madl")
     except MadlError as error:
         click.echo(f"madl: {error}", err=True)
-        if isinstance(error, OutOfMemoryError):
-            out_of_memory_table(error.report)
         for note in getattr(error, "__notes__", ()):
             click.echo(note, err=True)
         sys.exit(1)

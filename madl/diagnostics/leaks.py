@@ -3,62 +3,119 @@
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from madl import defaults
+from madl.diagnostics.stacks import keep_stacks
 from madl.errors import LeakError
 from madl.pool import Pool
+from madl.shortage import NO_TAG
+from madl.stacks import Stack
+
+_Key = TypeVar("_Key", str, Stack)
 
 
-@contextlib.contextmanager
-def leak_check(pool: Pool | None = None) -> Iterator[None]:
-    """Raise when more is live at the end of the block than at its start.
+class Outstanding(NamedTuple):
+    """Live blocks with one tag that were allocated from one place."""
+
+    tag: str | None
+    stack: Stack
+    """The line that allocated, then its callers; empty where no stacks were kept."""
+    nbytes: int
+    block_count: int
+
+
+class BlockKind(NamedTuple):
+    """What tells a block from others."""
+
+    tag: str | None
+    nbytes: int
+    stack: Stack
+
+
+def outstanding(pool: Pool | None = None) -> tuple[Outstanding, ...]:
+    """Return what is live by tag and traceback, the most bytes first.
 
     Args:
         pool: The pool in use when None.
 
-    Raises:
-        LeakError: With the bytes and blocks by tag. Not raised over another error.
+    Complexity: O(blocks + pages). Thread-safe.
+    """
+    blocks = live_blocks(defaults.pool_in_use() if pool is None else pool)
+    return grouped(blocks)
 
-    Counts blocks by tag and size, so one that was allocated before and is freed inside
-    hides a new one of the same. What only cycles hold is collected first.
+
+@contextlib.contextmanager
+def leak_check(pool: Pool | None = None, *, depth: int = 0) -> Iterator[None]:
+    """Raise when more is live at the end of the block than at its start.
+
+    Args:
+        pool: The pool in use when None.
+        depth: Lines of each traceback to remember inside the block, as for
+            ``keep_stacks``; 0 for none.
+
+    Raises:
+        LeakError: With the bytes and blocks by tag, and by traceback where there are
+            any. Not raised over another error.
+
+    Counts blocks by tag, size and traceback, so one that was allocated before and is
+    freed inside hides a new one of the same. What only cycles hold is collected first.
     """
     watched = defaults.pool_in_use() if pool is None else pool
     before = live_blocks(watched)
-    yield
+    with keep_stacks(depth) if depth else contextlib.nullcontext():
+        yield
     leaked = leaked_since(watched, before)
     if leaked:
-        raise LeakError(watched.device, leaked)
+        traces = _summed(leaked, lambda kind: kind.stack)
+        raise LeakError(
+            watched.device,
+            _summed(leaked, lambda kind: NO_TAG if kind.tag is None else kind.tag),
+            tuple((stack, figures) for stack, figures in traces if stack),
+        )
 
 
-def leaked_since(
-    pool: Pool, before: Counter[tuple[str, int]]
-) -> tuple[tuple[str, tuple[int, int]], ...]:
-    """Return bytes and blocks that are live now and were not, by tag.
+def leaked_since(pool: Pool, before: Counter[BlockKind]) -> Counter[BlockKind]:
+    """Return how many blocks of each kind are live now and were not.
 
     What only cycles hold is collected first.
     """
     if live_blocks(pool) - before:
         gc.collect()
-    return _by_tag(live_blocks(pool) - before)
+    return live_blocks(pool) - before
 
 
-def live_blocks(pool: Pool) -> Counter[tuple[str, int]]:
-    """Return how many blocks of each tag and size are live."""
+def live_blocks(pool: Pool) -> Counter[BlockKind]:
+    """Return how many blocks of each kind are live."""
     return Counter(
-        (block.tag or "(no tag)", block.nbytes)
+        BlockKind(block.tag, block.nbytes, block.stack)
         for arena in pool.snapshot().arenas
         for block in arena.blocks
         if block.state == "live"
     )
 
 
-def _by_tag(
-    blocks: Counter[tuple[str, int]],
-) -> tuple[tuple[str, tuple[int, int]], ...]:
-    """Return bytes and blocks of each tag, the most bytes first."""
-    total: dict[str, tuple[int, int]] = {}
-    for (tag, nbytes), count in blocks.items():
-        bytes_before, count_before = total.get(tag, (0, 0))
-        total[tag] = (bytes_before + nbytes * count, count_before + count)
+def grouped(blocks: Counter[BlockKind]) -> tuple[Outstanding, ...]:
+    """Return blocks by tag and traceback, the most bytes first."""
+    groups: dict[tuple[str | None, Stack], tuple[int, int]] = {}
+    for kind, count in blocks.items():
+        nbytes, number = groups.get((kind.tag, kind.stack), (0, 0))
+        groups[kind.tag, kind.stack] = (nbytes + kind.nbytes * count, number + count)
+    return tuple(
+        Outstanding(tag, stack, *figures)
+        for (tag, stack), figures in sorted(
+            groups.items(), key=lambda item: (-item[1][0], str(item[0]))
+        )
+    )
+
+
+def _summed(
+    blocks: Counter[BlockKind], key_of: Callable[[BlockKind], _Key]
+) -> tuple[tuple[_Key, tuple[int, int]], ...]:
+    """Return bytes and blocks under each key, the most bytes first."""
+    total: dict[_Key, tuple[int, int]] = {}
+    for kind, count in blocks.items():
+        nbytes, number = total.get(key_of(kind), (0, 0))
+        total[key_of(kind)] = (nbytes + kind.nbytes * count, number + count)
     return tuple(sorted(total.items(), key=lambda item: (-item[1][0], item[0])))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from madl.diagnostics.trace import Trace
+from madl.errors import OutOfMemoryError
 from madl.hotpath import Memory
 from madl.pool import Pool
 from madl.snapshot import PoolSnapshot
@@ -63,7 +64,8 @@ def replay(
             allocated until then has been freed.
         ValueError: The pool has live memory.
     """
-    if pool.stats().live_nbytes:
+    before = pool.stats()
+    if before.live_nbytes:
         raise ValueError(f"replay needs a pool without live memory, got {pool!r}")
     held: list[Memory | None] = [None] * trace.allocations
     allocate = _allocator(trace, pool, touch=touch)
@@ -78,6 +80,12 @@ def replay(
                 at_peak = pool.snapshot()
             on_progress(stop - first)
         stats = pool.stats()
+    except OutOfMemoryError as error:
+        # Ids count up from 0, so the one that failed is how many were placed.
+        failed = pool.stats().allocation_count - before.allocation_count
+        event = trace.operations.index(failed) + 1
+        error.add_note(f"It is event {event} of {len(trace)}.")
+        raise
     finally:
         held.clear()  # an error's traceback would keep it all live
     events = max(len(trace), 1)

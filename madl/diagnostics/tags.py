@@ -4,23 +4,37 @@ import contextlib
 from collections.abc import Iterator
 
 from madl import events, hotpath
-from madl.errors import MissingCapabilityError
+from madl.events import TagPath, TagScope
+from madl.options import check_soft_limit
+from madl.sizes import parse_nbytes
 
 
 @contextlib.contextmanager
-def tag(name: str, *, limit: int | str | None = None) -> Iterator[str]:
+def tag(
+    name: str,
+    *,
+    limit: int | str | None = None,
+    soft_limit: int | str | None = None,
+) -> Iterator[str]:
     """Label all allocations of this thread or asyncio task inside the block.
 
     Nested tags join with a slash: ``model`` around ``encoder`` is ``model/encoder``.
 
     Args:
         name: Any text without a slash.
-        limit: Not effective yet.
+        limit: Live bytes that the tag, and the tags below it, may have on each device,
+            in all pools together. Allocations outside of the block count, but only
+            those inside are refused.
+        soft_limit: Bytes; more is allowed, with a ``SoftLimitWarning``.
 
     Raises:
-        TypeError: ``name`` is no text.
-        ValueError: ``name`` is empty, has a slash, or is more than one line.
-        MissingCapabilityError: A limit was given.
+        TypeError: ``name`` is no text, or a limit no byte count.
+        ValueError: ``name`` is empty, has a slash, or is more than one line; or a limit
+            is malformed.
+
+    A generator that is left and entered again takes its tag along to whoever calls it
+    in between: put the ``with`` around the allocations, not around a ``yield``. Blocks
+    may end in any order.
 
     Allocations cost more while any tag is active in any thread.
     """
@@ -30,15 +44,22 @@ def tag(name: str, *, limit: int | str | None = None) -> Iterator[str]:
         raise ValueError(
             f"a tag must be printable, without a slash, and not empty, got {name!r}"
         )
-    if limit is not None:
-        raise MissingCapabilityError(
-            "this release", "limits of tags yet", "a limit of the pool: Pool(limit=)"
-        )
-    outer = events.current_tag.get()
-    token = events.current_tag.set(name if outer is None else f"{outer}/{name}")
+    limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
+    soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
+    scope = TagScope(name, limit_nbytes, soft_limit_nbytes)
+    path = TagPath.of((*_scopes(), scope))
+    assert path is not None, "it has a scope"
+    events.current_tag.set(path)
     hotpath.change_watch_count(+1)
     try:
-        yield events.current_tag.get() or name
+        yield path.name
     finally:
         hotpath.change_watch_count(-1)
-        events.current_tag.reset(token)
+        # Not what was before: of two generators, the first may end first.
+        left = tuple(one for one in _scopes() if one is not scope)
+        events.current_tag.set(TagPath.of(left))
+
+
+def _scopes() -> tuple[TagScope, ...]:
+    path = events.current_tag.get()
+    return () if path is None else path.scopes

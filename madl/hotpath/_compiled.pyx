@@ -172,7 +172,10 @@ cdef class Memory:
 
     def __dealloc__(self):
         if self.block is not NULL and self.root is NULL:
-            (<HotPool>self.owner).take_back(self.block)
+            if self.block.watch is NULL:
+                (<HotPool>self.owner).put_back(self.block)
+            else:
+                (<HotPool>self.owner).take_back_dropped(self.block)
         Py_XDECREF(self.root)
         Py_XDECREF(self.owner)
 
@@ -441,7 +444,7 @@ cdef class HotPool:
         """Do what a free does: tell who watches, and put the block into its bin."""
         if block.watch is not NULL:
             try:
-                self.tell_watch(block)
+                self.tell_watch(block, False)
             finally:
                 self.put_back(block)
         else:
@@ -449,7 +452,16 @@ cdef class HotPool:
         return 0
 
     @cython.final
-    cdef int tell_watch(self, Block* block) except -1:
+    cdef int take_back_dropped(self, Block* block) except -1:
+        """Do so for a watched block that nobody freed."""
+        try:
+            self.tell_watch(block, True)
+        finally:
+            self.put_back(block)
+        return 0
+
+    @cython.final
+    cdef int tell_watch(self, Block* block, bint is_dropped) except -1:
         cdef PyObject* watch
         enter(&self.bins)  # _block_states looks at it
         watch = block.watch
@@ -457,7 +469,10 @@ cdef class HotPool:
         leave(&self.bins)
         kept = <object>watch
         Py_DECREF(kept)  # the block's own reference
-        kept.freed()
+        if is_dropped:
+            kept.dropped()
+        else:
+            kept.freed()
         return 0
 
     @cython.final
@@ -845,4 +860,5 @@ cdef _state(Block* block):
         bool(block.offset_and_flags & LIVE),
         block.nbytes,
         None if block.watch is NULL else (<object>block.watch).tag,
+        () if block.watch is NULL else (<object>block.watch).stack,
     )

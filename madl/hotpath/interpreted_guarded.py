@@ -102,15 +102,15 @@ def _free(self: Memory) -> None:
 def _finalize(self: Memory) -> None:
     block = self._block
     if block is not None and self._root is None:
-        _take_back(self, block)
+        _take_back(self, block, is_dropped=True)
 
 
-def _take_back(memory: Memory, block: Block) -> None:
+def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> None:
     with _guard:
         watch, block.watch = block.watch, None
     try:
         if watch is not None:
-            watch.freed()
+            (watch.dropped if is_dropped else watch.freed)()
     finally:
         with _guard:
             account = memory._pool._account

@@ -34,12 +34,15 @@ class Home(Protocol):
         """Take the block. Runs in finalizers."""
 
 
-def _tell_watch(block: Block) -> None:
+def _tell_watch(block: Block, *, is_dropped: bool = False) -> None:
     """Tell who watches a block of its free, and put it back, whatever that raises."""
     watch, block.watch = block.watch, None
     assert watch is not None, "only a watched block has somebody to tell"
     try:
-        watch.freed()
+        if is_dropped:
+            watch.dropped()
+        else:
+            watch.freed()
     finally:
         block.home.append(block)
 
@@ -108,7 +111,7 @@ class Memory:
             if block.watch is None:
                 block.home.append(block)
             else:
-                _tell_watch(block)
+                _tell_watch(block, is_dropped=True)
 
     def _place(self) -> tuple[HotArena | None, int, int] | None:
         """Return arena, offset and capacity; ``None`` when it has no block."""

@@ -221,6 +221,7 @@ class HotPool(Accounted, PoolDuties):
                 block not in free,
                 block.nbytes,
                 block.watch.tag if block.watch is not None else None,
+                block.watch.stack if block.watch is not None else (),
             )
             for block in list(self._placed)
             if block.arena is not None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from madl.core.first_fit import FirstFit
+from madl.stacks import Stack
 
 BLOCK_GRANULARITY = 512
 """Capacities and offsets of blocks are multiples of it: the alignment that CUDA
@@ -37,6 +38,13 @@ class Watch:
     """Whoever wants to know of a block's free: a tag's usage, a recording."""
 
     tag: str | None = None
+    stack: Stack = ()
+    is_viewed = False
+    """Whether arrays or memoryviews of the block were made."""
+
+    def dropped(self) -> None:
+        """Take note of the free of a handle that nobody has any more."""
+        self.freed()
 
     def freed(self) -> None:
         """Take note. Runs in finalizers: no lock, no pool, nothing that raises."""
@@ -51,6 +59,7 @@ class BlockState(NamedTuple):
     is_live: bool
     nbytes: int
     tag: str | None
+    stack: Stack
 
 
 class NativeFunctions(NamedTuple):

@@ -48,6 +48,9 @@ class FakeBackend(FakeBytes):
         device: Its name.
     """
 
+    is_simulated = True
+    """Each is a device of its own, whatever its name."""
+
     def __init__(
         self,
         *,

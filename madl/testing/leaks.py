@@ -1,11 +1,22 @@
 """What a test left live, in every pool that it could use."""
 
+import os
 from collections import Counter
 
 from madl import defaults
-from madl.diagnostics.leaks import leaked_since, live_blocks
+from madl.diagnostics.leaks import (
+    BlockKind,
+    Outstanding,
+    grouped,
+    leaked_since,
+    live_blocks,
+)
 from madl.pool import Pool
+from madl.shortage import NO_TAG
 from madl.sizes import format_nbytes
+from madl.stacks import told
+
+_NOT_THE_TEST = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy"))
 
 
 class LeakWatch:
@@ -24,13 +35,13 @@ class LeakWatch:
         known = [pool for pool, _ in self._before]
         made_since = [pool for pool in defaults.open_pools() if pool not in known]
         lines = [
-            f"  {pool.device}: {format_nbytes(nbytes)} in {count} "
-            f"block{'s'[: count > 1]}, tag {tag}"
+            line
             for pool, before in [
                 *self._before,
-                *((pool, Counter[tuple[str, int]]()) for pool in made_since),
+                *((pool, Counter[BlockKind]()) for pool in made_since),
             ]
-            for tag, (nbytes, count) in leaked_since(pool, before)
+            for group in grouped(leaked_since(pool, before))
+            for line in _lines(pool.device, group)
         ]
         if not lines:
             return ""
@@ -38,7 +49,20 @@ class LeakWatch:
             [
                 "left memory live that it did not find:",
                 *lines,
-                "Try: free each Memory, drop the arrays and views made from it, or tag "
-                "allocations to see where they come from.",
+                "Try: free each Memory, and drop the arrays and views made from it.",
             ]
         )
+
+
+def _lines(device: str, group: Outstanding) -> list[str]:
+    blocks = f"{group.block_count} block{'s'[: group.block_count > 1]}"
+    tag = NO_TAG if group.tag is None else group.tag
+    what = f"  {device}: {format_nbytes(group.nbytes)} in {blocks}, tag {tag}"
+    stack = tuple(
+        line
+        for line in group.stack
+        if not any(name in line.filename for name in _NOT_THE_TEST)
+    )
+    if not stack:
+        return [what]
+    return [f"{what}, allocated at", *(f"    {text}" for text in told(stack))]

@@ -4,6 +4,7 @@ It is imported before anything that is measured or rewritten, so it imports noth
 madl until the fixture is used.
 """
 
+import contextlib
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from madl.testing.leaks import LeakWatch
 
 _HAS_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the fixture."""
+    parser.addoption(
+        "--madl-stacks",
+        type=int,
+        default=4,
+        metavar="N",
+        help="lines of each traceback that madl_no_leaks shows (4; 0 for none)",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,11 +44,15 @@ def madl_no_leaks(request: pytest.FixtureRequest) -> "Iterator[LeakWatch]":
 
     Every device's default pool is watched, those made in the test too. Other pools are
     watched from ``madl_no_leaks.watch(pool)`` on. A test that fails is not judged.
+    Allocations in it remember ``--madl-stacks`` lines, and cost more.
     """
+    from madl.diagnostics.stacks import keep_stacks
     from madl.testing.leaks import LeakWatch
 
+    depth = request.config.getoption("--madl-stacks")
     watch = LeakWatch()
-    yield watch
+    with keep_stacks(depth) if depth else contextlib.nullcontext():
+        yield watch
     if not request.node.stash.get(_HAS_FAILED, False):
         text = watch.describe_leaks()
         if text:

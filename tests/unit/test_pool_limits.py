@@ -39,9 +39,13 @@ def test_a_request_over_the_limit_fails_at_once() -> None:
         pool.allocate(LIMIT + 1)
 
     assert str(caught.value) == (
-        "fake: cannot place 256.0 KiB; 0 B live, 0 B free (largest 0 B), 0 B "
-        "committed; limit 256.0 KiB. Try: a limit of at least 272.0 KiB, or a smaller "
-        "request."
+        "fake: cannot place 256.0 KiB (262145 B)\n"
+        "  rounded     to 256.5 KiB\n"
+        "  committed   0 B, limit 256.0 KiB\n"
+        "  live        0 B in 0 blocks, and 0 B padding\n"
+        "  free        0 B, largest 0 B, in bins 0 B, fragmentation 0.00\n"
+        "  device      1.0 MiB, 1.0 MiB unused\n"
+        "Try: a limit of at least 272.0 KiB, or a smaller request."
     )
     assert caught.value.report.capacity_nbytes == LIMIT + 512
     assert (backend.calls, asked) == ([], [])
@@ -55,13 +59,19 @@ def test_what_does_not_fit_any_more_fails_with_a_report() -> None:
         pool.allocate(PAGE)
 
     assert str(caught.value) == (
-        "fake: cannot place 16.0 KiB; 240.1 KiB live, 15.5 KiB free (largest "
-        "15.5 KiB), 256.0 KiB committed; limit 256.0 KiB. Try: free some memory, or "
-        "raise the limit."
+        "fake: cannot place 16.0 KiB\n"
+        "  committed   256.0 KiB, limit 256.0 KiB\n"
+        "  live        240.1 KiB in 1 block, and 412 B padding\n"
+        "  free        15.5 KiB, largest 15.5 KiB, in bins 0 B, fragmentation 0.00\n"
+        "  device      1.0 MiB, 768.0 KiB unused\n"
+        "  by tag      (no tag): 240.1 KiB in 1\n"
+        "  tried       0 B from flush\n"
+        "              0 B from garbage collection\n"
+        "Try: free some memory, or a limit of 272.0 KiB."
     )
     report = caught.value.report
     assert (report.live_nbytes, report.padding_nbytes) == (held.nbytes, 412)
-    assert report.tried == (("garbage collection", 0),)
+    assert report.tried == (("flush", 0), ("garbage collection", 0))
 
 
 def test_a_failure_changes_nothing_and_the_pool_stays_usable() -> None:
@@ -85,10 +95,9 @@ def test_enough_in_pieces_says_so() -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         pool.allocate(PAGE)
 
-    assert str(caught.value) == (
-        "fake: cannot place 16.0 KiB; 128.0 KiB live, 128.0 KiB free (largest "
-        "8.0 KiB), 256.0 KiB committed; limit 256.0 KiB. Try: enough is free, but in "
-        "pieces: free long-lived memory first, or allocate the large blocks earlier."
+    assert str(caught.value).endswith(
+        "Try: enough is free, but in parts of pages: page_size='8.0 KiB' lets the "
+        "pool\n     use it."
     )
 
 
@@ -188,9 +197,10 @@ def test_the_report_says_what_each_step_gave_back() -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         pool.allocate(LIMIT)
 
-    (name, gave_back), collection = caught.value.report.tried
+    flush, (name, gave_back), collection = caught.value.report.tried
     assert name.endswith("drop_one")
     assert gave_back == 8 * PAGE
+    assert flush == ("flush", 0)
     assert collection == ("garbage collection", 0)
 
 
@@ -227,9 +237,17 @@ def test_a_device_that_is_full_is_named_in_the_report() -> None:
         pool.allocate(2 * PAGE)
 
     assert str(caught.value) == (
-        "fake: cannot place 32.0 KiB; 48.0 KiB live, 0 B free (largest 0 B), 48.0 KiB "
-        "committed; fake_take failed with 2 (the device is full). Try: free some "
-        "memory, or end other programs that use this device."
+        "fake: cannot place 32.0 KiB\n"
+        "  committed   48.0 KiB\n"
+        "  live        48.0 KiB in 1 block, and 0 B padding\n"
+        "  free        0 B, largest 0 B, in bins 0 B, fragmentation 0.00\n"
+        "  device      64.0 KiB, 16.0 KiB unused\n"
+        "  it said     fake_take failed with 2 (the device is full)\n"
+        "  by tag      (no tag): 48.0 KiB in 1\n"
+        "  tried       0 B from flush\n"
+        "              0 B from garbage collection\n"
+        "Try: free some memory: pools of this process have 48.0 KiB of the 64.0 KiB "
+        "of\n     fake."
     )
     assert held.nbytes == 3 * PAGE
 

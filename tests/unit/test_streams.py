@@ -181,7 +181,7 @@ def test_at_the_limit_a_stream_finds_room_beside_the_blocks_of_another() -> None
     with pytest.raises(OutOfMemoryError) as caught:
         pool.allocate(PAGE, stream=second)
 
-    assert caught.value.report.tried[0][0] == "waiting for the device"
+    assert caught.value.report.tried[1][0] == "waiting for the device"
     pool.check()
 
 

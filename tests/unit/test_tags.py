@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import madl
-from madl import MissingCapabilityError, Pool, TagStats
+from madl import Pool, TagStats
 
 
 @pytest.fixture
@@ -153,15 +153,6 @@ def test_the_tag_of_an_allocation_must_be_a_text(pool: Pool) -> None:
 
     assert str(caught.value) == "tag must be a text, got 5 (int)"
     assert pool.stats().allocation_count == 0
-
-
-def test_a_limit_of_a_tag_is_not_effective_yet() -> None:
-    with pytest.raises(MissingCapabilityError) as caught, madl.tag("a", limit="1 GiB"):
-        pass
-
-    assert str(caught.value) == (
-        "this release has no limits of tags yet. Try: a limit of the pool: Pool(limit=)"
-    )
 
 
 def test_a_tag_of_more_than_one_line_is_refused() -> None:

@@ -1,0 +1,69 @@
+"""Who is asked first to spill: what was not used for the longest time."""
+
+import sys
+import threading
+import weakref
+from typing import Protocol
+
+from madl.errors import MadlError
+from madl.pool import Pool
+
+
+class Spilling(Protocol):
+    """What can be spilled."""
+
+    last_used: int
+    """The higher, the later."""
+
+    def spill_if_unused(self) -> int:
+        """Spill, unless it is in use; return the bytes that are free now."""
+
+
+class SpillQueue:
+    """All that can be spilled from one pool with one priority."""
+
+    def __init__(self) -> None:
+        self._members: weakref.WeakSet[Spilling] = weakref.WeakSet()
+
+    def add(self, spillable: Spilling) -> None:
+        """Ask this one too from now on, as long as it lives."""
+        with _lock:
+            self._members.add(spillable)
+
+    def spill_oldest(self, nbytes: int) -> None:
+        """Spill what was not used for the longest time, until so much is free."""
+        with _lock:
+            members = list(self._members)
+        failure: Exception | None = None
+        for spillable in sorted(members, key=lambda one: one.last_used):
+            if nbytes <= 0:
+                return
+            try:
+                nbytes -= spillable.spill_if_unused()
+            except (OSError, MemoryError, MadlError) as error:
+                failure = error  # another one may have its file elsewhere
+        if failure is not None:
+            raise failure
+
+    def spill_rest(self, nbytes: int) -> None:
+        """Spill all: so much may be free by now, but not in one piece."""
+        del nbytes
+        self.spill_oldest(sys.maxsize)
+
+
+_queues: "weakref.WeakKeyDictionary[Pool, dict[int, SpillQueue]]" = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.RLock()
+
+
+def queue_of(pool: Pool, priority: int) -> SpillQueue:
+    """Return the queue of a pool and a priority; the first call registers it."""
+    with _lock:
+        queues = _queues.setdefault(pool, {})
+        queue = queues.get(priority)
+        if queue is None:
+            queue = queues[priority] = SpillQueue()
+            pool.on_out_of_memory(queue.spill_oldest, priority)
+            pool.on_out_of_memory(queue.spill_rest, priority)
+        return queue

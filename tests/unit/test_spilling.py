@@ -1,0 +1,295 @@
+"""``Spillable`` gives its memory up when a pool needs the room, and gets it back."""
+
+import gc
+import random
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from madl import FreedMemoryError, Memory, OutOfMemoryError, Pool, Spillable
+from madl.backends.protocol import Capability
+from madl.spilling.copies import FileCopy
+from madl.testing import FakeBackend
+
+KIB = 1 << 10
+LIMIT = 256 * KIB
+
+
+@pytest.fixture(params=["cpu", "device"])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Return a pool of the host, and one of a device that only copies reach."""
+    device = request.param
+    if device == "device":
+        capabilities = Capability.COMMIT | Capability.COPY
+        device = FakeBackend(capabilities=capabilities, total_nbytes=1 << 20)
+    with Pool(device, limit=LIMIT) as pool:
+        yield pool
+        pool.check()
+
+
+def filled(pool: Pool, byte: int, nbytes: int = 100 * KIB) -> Memory:
+    memory = pool.allocate(nbytes, tag="spilled")
+    memory.copy_from(bytes([byte]) * nbytes)
+    return memory
+
+
+def content(spillable: Spillable) -> set[int]:
+    with spillable as memory:
+        return set(memory.tobytes())
+
+
+@pytest.mark.parametrize("to", [None, "host", "file"])
+def test_what_was_spilled_comes_back_as_it_was(pool: Pool, to: str | None) -> None:
+    spillable = Spillable(filled(pool, 7), to=to)
+
+    gave_back = spillable.spill()
+
+    assert (gave_back, spillable.is_spilled) == (100 * KIB, True)
+    assert pool.stats().live_nbytes == 0
+    with spillable as memory:
+        assert set(memory.tobytes()) == {7}
+        assert (memory.tag, memory.nbytes) == ("spilled", 100 * KIB)
+        assert not spillable.is_spilled
+    assert pool.stats().live_nbytes == 100 * KIB
+
+
+def test_a_pool_without_room_spills_what_was_used_longest_ago(pool: Pool) -> None:
+    first, second = (Spillable(filled(pool, byte)) for byte in (1, 2))
+    content(first)
+
+    other = pool.allocate(100 * KIB)
+
+    assert [first.is_spilled, second.is_spilled] == [False, True]
+    other.free()
+    assert [content(first), content(second)] == [{1}, {2}]
+
+
+def test_no_more_is_spilled_than_is_needed(pool: Pool) -> None:
+    spillables = [Spillable(filled(pool, n, 50 * KIB)) for n in range(5)]
+
+    pool.allocate(60 * KIB).free()
+
+    assert sum(one.is_spilled for one in spillables) == 2
+
+
+def test_more_is_spilled_where_what_is_free_is_in_pieces() -> None:
+    backend = FakeBackend(
+        capabilities=Capability.COMMIT | Capability.COPY, total_nbytes=LIMIT
+    )
+    with Pool(backend, limit=LIMIT, page_size=LIMIT) as pool:
+        spillables = [Spillable(filled(pool, n, 32 * KIB)) for n in range(8)]
+        for n in (1, 3, 5, 7, 0, 2, 4, 6):
+            content(spillables[n])
+
+        memory = pool.allocate(96 * KIB)
+
+        assert memory.nbytes == 96 * KIB
+        memory.free()
+        assert [content(one) for one in spillables] == [{n} for n in range(8)]
+
+
+def test_what_is_in_use_or_looked_at_stays(pool: Pool) -> None:
+    spillable = Spillable(filled(pool, 7))
+
+    with spillable as memory:
+        assert spillable.spill() == 0
+        part = memory[:10]
+        with pytest.raises(OutOfMemoryError):
+            pool.allocate(200 * KIB)
+    assert spillable.spill() == 0
+    del part, memory
+    assert spillable.spill() == 100 * KIB
+    assert spillable.spill() == 0
+
+
+def test_an_array_of_it_keeps_it_where_it_is() -> None:
+    with Pool("cpu", limit=LIMIT) as pool:
+        spillable = Spillable(filled(pool, 7))
+        with spillable as memory:
+            array = memory.as_array()
+        del memory
+
+        assert spillable.spill() == 0
+        del array
+        assert spillable.spill() == 100 * KIB
+
+
+def test_a_higher_priority_is_asked_first(pool: Pool) -> None:
+    late = Spillable(filled(pool, 1), priority=5)
+    early = Spillable(filled(pool, 2), priority=-5)
+
+    pool.allocate(100 * KIB)
+
+    assert (early.is_spilled, late.is_spilled) == (True, False)
+
+
+def test_without_room_it_stays_spilled(pool: Pool) -> None:
+    spillable = Spillable(filled(pool, 7))
+    spillable.spill()
+    held = pool.allocate(LIMIT)
+
+    with pytest.raises(OutOfMemoryError), spillable:
+        pass
+
+    assert spillable.is_spilled
+    held.free()
+    assert content(spillable) == {7}
+
+
+@pytest.mark.parametrize("kind", ["missing", "full"])
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a bound on file sizes")
+def test_a_file_that_cannot_be_written_leaves_the_content(
+    pool: Pool, tmp_path: Path, kind: str
+) -> None:
+    import resource
+
+    directory = tmp_path / "missing" if kind == "missing" else tmp_path
+    spillable = Spillable(filled(pool, 7), directory=directory)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if kind == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError):  # noqa: PT011  # which one is the system's
+            spillable.spill()
+        with pytest.raises(OutOfMemoryError) as caught:
+            pool.allocate(LIMIT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert isinstance(caught.value.__context__, OSError)
+    assert not spillable.is_spilled
+    assert content(spillable) == {7}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such mode")
+def test_the_file_is_nobody_elses(pool: Pool, tmp_path: Path) -> None:
+    copy = FileCopy(filled(pool, 7), str(tmp_path))
+    file = copy._file
+
+    status = Path(f"/proc/self/fd/{file.fileno()}").stat()
+
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == []
+    del copy
+    assert file.closed
+
+
+def test_a_file_that_was_cut_is_an_error_and_nothing_is_lost(
+    pool: Pool, tmp_path: Path
+) -> None:
+    memory = filled(pool, 7)
+    spillable = Spillable(memory, directory=tmp_path)
+    spillable.spill()
+    copy = spillable._copy
+    assert isinstance(copy, FileCopy)
+    copy._file.truncate(10)
+
+    with pytest.raises(OSError, match="ends at byte 10, before"), spillable:
+        pass
+
+    assert spillable.is_spilled
+    assert pool.stats().live_nbytes == 0
+
+
+@pytest.mark.parametrize("is_spilled", [True, False])
+def test_closing_frees_what_there_is(pool: Pool, is_spilled: bool) -> None:
+    spillable = Spillable(filled(pool, 7))
+    if is_spilled:
+        spillable.spill()
+
+    spillable.close()
+    spillable.close()
+
+    assert pool.stats().live_nbytes == 0
+    assert spillable.spill() == 0
+    with pytest.raises(ValueError, match="was closed"), spillable:
+        pass
+
+
+def test_what_is_in_use_cannot_be_closed(pool: Pool) -> None:
+    spillable = Spillable(filled(pool, 7))
+
+    with spillable, pytest.raises(ValueError, match="is in use"):
+        spillable.close()
+
+    assert content(spillable) == {7}
+
+
+def test_dropping_it_frees_the_memory_and_the_pool(pool: Pool) -> None:
+    spillable = Spillable(filled(pool, 7))
+    del spillable
+    gc.collect()
+
+    assert pool.stats().live_nbytes == 0
+    assert pool.allocate(LIMIT).nbytes == LIMIT
+
+
+def test_the_old_handle_is_dead_once_it_was_spilled(pool: Pool) -> None:
+    memory = filled(pool, 7)
+    spillable = Spillable(memory)
+
+    spillable.spill()
+
+    with pytest.raises(FreedMemoryError):
+        memory.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"to": "tape"}, "to must be one of host, file, got 'tape'"),
+        ({"to": "host", "directory": "/"}, "directory is for to='file', got '/'"),
+    ],
+)
+def test_other_places_are_refused(
+    pool: Pool, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        Spillable(filled(pool, 7), **options)  # type: ignore[arg-type]  # texts all
+
+
+def test_only_whole_live_memory_can_be_spilled(pool: Pool) -> None:
+    memory = filled(pool, 7)
+    with pytest.raises(ValueError, match="a whole memory can be spilled"):
+        Spillable(memory[:10])
+    memory.free()
+    with pytest.raises(ValueError, match="a whole memory can be spilled"):
+        Spillable(memory)
+
+
+def test_threads_find_their_content_whatever_is_spilled(pool: Pool) -> None:
+    spillables = [Spillable(filled(pool, n, 20 * KIB)) for n in range(16)]
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        try:
+            for _ in range(60):
+                n = choose.randrange(16)
+                if content(spillables[n]) != {n}:
+                    wrong.append(n)
+        except BaseException as error:  # a failure in a thread must not be lost
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+    pool.check()
+
+
+def test_restoring_one_spills_another(pool: Pool) -> None:
+    first, second, third = (Spillable(filled(pool, byte)) for byte in (1, 2, 3))
+    assert first.is_spilled
+
+    assert content(first) == {1}
+    assert [second.is_spilled, third.is_spilled] == [True, False]
+    assert [content(one) for one in (first, second, third)] == [{1}, {2}, {3}]
