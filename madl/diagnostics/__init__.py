@@ -1,6 +1,7 @@
 """Look at what a program allocates: traces recorded, read and written."""
 
 from madl.diagnostics.examples import example_names, example_path
+from madl.diagnostics.snapshot_json import load_snapshot, save_snapshot
 from madl.diagnostics.trace import (
     Allocate,
     Event,
@@ -22,6 +23,8 @@ __all__ = [
     "TraceWriter",
     "example_names",
     "example_path",
+    "load_snapshot",
     "open_trace",
     "read_trace",
+    "save_snapshot",
 ]
