@@ -135,7 +135,7 @@ class SlowPool(HotPool):
             return self._hand_out(block, asked, None)
         usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
         try:
-            watch = BlockWatch(asked, tag, usage)
+            watch = BlockWatch(asked, tag, usage, stream_number=self._stream_number)
         except BaseException:  # a listener's
             self._hand_out(block, asked, None).free()
             raise

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from madl.stacks import Stack
+
 
 class BlockSnapshot(NamedTuple):
     """A part of an arena."""
@@ -13,6 +15,8 @@ class BlockSnapshot(NamedTuple):
     nbytes: int = 0
     """Bytes asked for, while live."""
     tag: str | None = None
+    stack: Stack = ()
+    """Where it was allocated, while ``keep_stacks`` is in force."""
 
 
 class ArenaSnapshot(NamedTuple):

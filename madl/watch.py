@@ -57,13 +57,21 @@ class BlockWatch(Watch):
 
     __slots__ = ("_heard", "_nbytes", "_padding", "_usage", "tag")
 
-    def __init__(self, nbytes: int, tag: str | None, usage: TagUsage | None) -> None:
+    def __init__(
+        self,
+        nbytes: int,
+        tag: str | None,
+        usage: TagUsage | None,
+        *,
+        stream_number: int = 0,
+    ) -> None:
         self.tag = tag
         self._nbytes = nbytes
         self._padding = 0
         self._usage = usage
         self._heard = [
-            (listener, listener.allocated(nbytes, tag)) for listener in events.listeners
+            (listener, listener.allocated(nbytes, tag, stream_number))
+            for listener in events.listeners
         ]
 
     def count(self, padding: int) -> None:

@@ -11,7 +11,7 @@ from madl.diagnostics.trace import (
 )
 from madl.diagnostics.trace_lines import TraceSource
 from madl.diagnostics.trace_reader import open_trace, read_trace
-from madl.diagnostics.trace_writer import TraceWriter
+from madl.diagnostics.trace_writer import TraceWriter, write_trace
 
 __all__ = [
     "Allocate",
@@ -27,4 +27,5 @@ __all__ = [
     "open_trace",
     "read_trace",
     "save_snapshot",
+    "write_trace",
 ]

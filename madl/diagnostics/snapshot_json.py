@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from madl.diagnostics.stack_text import stack_from_lists
 from madl.diagnostics.trace_lines import TraceSource, opened, path_of
 from madl.errors import FileFormatError
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
@@ -126,12 +127,17 @@ def _block(fields: object) -> BlockSnapshot:
         )
     if tag is not None:
         _text(block, "tag")
+    try:
+        stack = stack_from_lists(block.get("stack", []))
+    except ValueError as error:
+        raise _BadSnapshotError(str(error)) from None
     return BlockSnapshot(
         offset=_nbytes(block, "offset"),
         capacity_nbytes=_nbytes(block, "capacity_nbytes"),
         state=state,
         nbytes=_nbytes(block, "nbytes"),
         tag=tag,
+        stack=stack,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from madl import Pool, PoolSnapshot
 from madl.diagnostics import load_snapshot, save_snapshot, snapshot_json
 from madl.errors import FileFormatError
+from madl.stacks import Line
 
 
 def taken() -> PoolSnapshot:
@@ -40,6 +41,19 @@ def test_a_snapshot_survives_a_file(device: str, tmp_path: Path) -> None:
 
         assert load_snapshot(tmp_path / "s.json") == snapshot
         held.clear()
+
+
+def test_stacks_survive_a_file(document: dict[str, Any], tmp_path: Path) -> None:
+    _arena(document)["blocks"][0]["stack"] = [["a.py", 3, "f"], ["b.py", 1, "g"]]
+    loaded = load_snapshot(json.dumps(document).encode())
+
+    save_snapshot(loaded, tmp_path / "again.json")
+
+    assert load_snapshot(tmp_path / "again.json") == loaded
+    assert loaded.arenas[0].blocks[0].stack == (
+        Line("a.py", 3, "f"),
+        Line("b.py", 1, "g"),
+    )
 
 
 def test_a_pool_that_took_nothing_has_no_arena(tmp_path: Path) -> None:
@@ -123,6 +137,10 @@ def _arena(document: dict[str, Any]) -> dict[str, Any]:
         (
             lambda d: _arena(d)["blocks"][0].update(tag="a\nb"),
             "\"tag\" must be a printable text, got 'a\\nb'",
+        ),
+        (
+            lambda d: _arena(d)["blocks"][0].update(stack=[["a.py", "3", "f"]]),
+            "a stack must be a list of [file, line, function]",
         ),
         (
             lambda d: _arena(d)["blocks"][0].update(nbytes=4096),

@@ -1,0 +1,85 @@
+"""Where in a program memory is allocated: short tracebacks, kept once each.
+
+Nothing is looked at while ``depth`` is 0, which it is unless somebody asks.
+"""
+
+import os
+import sys
+from types import FrameType
+from typing import NamedTuple
+
+MOST_STACKS = 10_000
+"""So many different ones are kept; what comes later has ``TOO_MANY``."""
+
+_OURS = os.path.dirname(__file__) + os.sep
+
+depth = 0
+"""Lines that each allocation remembers of whoever called it: the most wanted now."""
+
+_wanted: list[int] = []
+
+
+class Line(NamedTuple):
+    """A line of a program that was on the way to an allocation."""
+
+    filename: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.number}"
+
+
+Stack = tuple[Line, ...]
+"""The line that allocated first, then its callers."""
+
+TOO_MANY: Stack = (Line("(too many different lines)", 0, ""),)
+
+_kept: dict[Stack, Stack] = {}
+
+
+def want(lines: int) -> None:
+    """Let allocations remember so many lines, until ``want_no_more``."""
+    global depth  # read on every watched allocation
+    _wanted.append(lines)
+    depth = max(_wanted)
+
+
+def want_no_more(lines: int) -> None:
+    """End what ``want`` began."""
+    global depth
+    _wanted.remove(lines)
+    depth = max(_wanted, default=0)
+
+
+def caller() -> FrameType | None:
+    """Return the innermost frame that is not madl's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame
+
+
+def levels() -> int:
+    """Return the ``stacklevel`` of a warning that names the caller of madl's code."""
+    count, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_OURS):
+        count, frame = count + 1, frame.f_back
+    return count
+
+
+def capture() -> Stack:
+    """Return the lines that lead to here, without those of madl."""
+    lines: list[Line] = []
+    frame = caller()
+    while frame is not None and len(lines) < depth:
+        code = frame.f_code
+        lines.append(Line(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    stack = tuple(lines)
+    kept = _kept.get(stack)
+    if kept is not None:
+        return kept
+    if len(_kept) >= MOST_STACKS:
+        return TOO_MANY
+    return _kept.setdefault(stack, stack)
