@@ -22,20 +22,22 @@ from madl.diagnostics.trace_lines import (
     path_of,
     shown,
 )
+from madl.diagnostics.trace_rmm import RMM_FIRST_LINE, add_rmm
 from madl.diagnostics.trace_text import add_text
+from madl.diagnostics.trace_umpire import add_umpire, is_umpire
 from madl.errors import FileFormatError
 
-_SUFFIXES = (".gz", ".trace", ".csv", ".txt", SUFFIX)
-_KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv}
+_SUFFIXES = (".gz", ".trace", ".csv", ".txt", ".json", SUFFIX)
+_KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
 
 
 def open_trace(source: TraceSource) -> Trace:
     """Return the trace in a file of any kind: its content tells which it is.
 
     Args:
-        source: A ``madl-trace v1``, the journal of a recording, or a CSV of
-            ``id,lower,upper,size`` as MiniMalloc and idealloc use; gzipped or plain; a
-            path, or the bytes themselves.
+        source: A ``madl-trace v1``, the journal of a recording, RMM's CSV log,
+            Umpire's replay log, or a CSV of ``id,lower,upper,size`` as MiniMalloc and
+            idealloc use; gzipped or plain; a path, or the bytes themselves.
 
     Raises:
         FileFormatError: It cannot be opened, is of another kind, or is broken.
@@ -71,6 +73,9 @@ def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         add_journal(path, file, builder)
         return
     first, lines, blocks = _start(path, file, head)
+    if is_umpire(lines):
+        add_umpire(path, chain([(1, lines)], blocks), builder)
+        return
     add = _KINDS.get(first)
     if add is None:
         raise FileFormatError(path, 1, _wrong_kind(lines[0], list(_KINDS)))
