@@ -14,6 +14,7 @@ from madl.diagnostics.journal_writer import JournalWriter
 from madl.diagnostics.stack_text import check_depth
 from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.trace_writer import one_line, write_trace
+from madl.errors import FileFormatError
 from madl.stacks import Stack
 
 
@@ -87,6 +88,7 @@ class Recorder:
 
         Raises:
             OSError: The disk was full, now or earlier. The journal stays.
+            FileFormatError: So much was recorded that no trace can hold it. As well.
         """
         with self._writing:
             if self._has_ended:
@@ -99,7 +101,7 @@ class Recorder:
                 if error is not None:
                     raise error
                 write_trace(open_trace(self._journal.path), self.path)
-            except OSError as failure:
+            except (OSError, FileFormatError) as failure:
                 failure.add_note(
                     f"What was recorded until then is in {str(self._journal.path)!r}, "
                     "which `madl replay` reads."

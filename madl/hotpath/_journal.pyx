@@ -5,6 +5,7 @@ them, without a call to Python. ``journal.h`` has how.
 """
 
 import itertools
+import os
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
@@ -27,6 +28,9 @@ if not MADL_HAS_JOURNAL:
 
 cdef list listening = []
 cdef object numbers = itertools.count(1)
+
+if hasattr(os, "register_at_fork"):  # what listens there is the parent's
+    os.register_at_fork(after_in_child=listening.clear)
 
 
 cdef class Journal:

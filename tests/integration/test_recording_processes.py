@@ -12,7 +12,7 @@ import pytest
 
 import madl
 from madl import Pool
-from madl.diagnostics import open_trace
+from madl.diagnostics import open_trace, recording
 
 # From Python 3.12 a fork beside other threads warns; here it is what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -87,6 +87,35 @@ def test_a_child_leaves_its_parents_recording_alone(
 
     assert list(open_trace(path).nbytes_of) == [7, 5]
     assert list(open_trace(tmp_path / "child.trace.gz").nbytes_of) == [9]
+
+
+@needs_fork
+@pytest.mark.parametrize("stacks", [0, 1])
+def test_a_child_that_leaves_the_block_ends_nobodys_recording(
+    stacks: int, tmp_path: Path
+) -> None:
+    pool = Pool("sim")
+    outer, inner = tmp_path / "outer.trace.gz", tmp_path / "inner.trace.gz"
+    with madl.record(outer, stacks=stacks), madl.record(inner, stacks=stacks):
+        held = [pool.allocate(7)]
+        if os.fork() == 0:
+            _leave(held)
+        os.wait()
+        held.clear()
+
+    assert list(open_trace(outer).operations) == [0, ~0]
+    assert list(open_trace(inner).operations) == [0, ~0]
+
+
+def _leave(held: list[madl.Memory]) -> None:
+    """Do as the child what unwinding both blocks does, and exit."""
+    try:
+        for recorder in list(recording._recorders):
+            held.clear()
+            recorder.stop()
+            recorder.finish()
+    finally:
+        os._exit(0)
 
 
 @needs_fork
