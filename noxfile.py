@@ -21,6 +21,24 @@ def mutate(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz_readers(session: nox.Session) -> None:
+    """Damage 10,000 files of each kind; every reader must read or refuse them.
+
+    ``MADL_FUZZ_FILES`` changes how many.
+    """
+    session.install("--editable", ".", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    count = os.environ.get("MADL_FUZZ_FILES", "10000")
+    session.run(
+        "pytest",
+        "--timeout=3000",
+        "tests/property/test_damaged_files.py",
+        *session.posargs,
+        env={"MADL_FUZZ_FILES": count},
+    )
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Compile madl, measure it beside its peers, and write build/bench/latest.*.
 

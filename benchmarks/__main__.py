@@ -13,6 +13,7 @@ from benchmarks.answer import Answer, Table
 
 NAMES = (
     "pair",
+    "recording",
     "index",
     "traces",
     "fill",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks import fill, index, traces, usage
+from benchmarks import fill, index, recording, traces, usage
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ BOUNDS = (
         3,
         why_missed="a handle with a finalizer alone costs 1.7 of it since NumPy 2.4",
     ),
+    _most("recording", recording.FIGURE, 1.5, 1.5),
     *_traces(),
     _most("index", f"nodes visited / ({index.MOST_NODES}), most", 1, 1),
     _most("index", "search, 100 to 100,000 blocks", 5, 8),

@@ -13,8 +13,14 @@ class Listener(Protocol):
     allocate from a pool, or raise.
     """
 
-    def allocated(self, nbytes: int, tag: str | None) -> int:
-        """Take note of an allocation; return the id that ``freed`` is called with."""
+    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+        """Take note of an allocation; return the id that ``freed`` is called with.
+
+        Args:
+            nbytes: As asked for.
+            tag: Its own, or that of the context.
+            stream_number: Streams of a pool count 1, 2, ...; 0 is the default.
+        """
 
     def freed(self, allocation_id: int) -> None:
         """Take note of a free."""

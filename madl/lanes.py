@@ -215,6 +215,7 @@ class Lane(JoinedPool, _Ordered):
         self._stream = stream
         super().__init__(head._backend, head._options)
         self._join(head)
+        self._stream_number = len(head._others) + 1
         self._reclaimers, self._tags = head._reclaimers, head._tags
 
     def _make_growth(self, bands: Any) -> Growth:  # noqa: ANN401  # as HotPool has them

@@ -168,7 +168,7 @@ class SlowPool(HotPool):
         self, block: Block, asked: int, tag: str | None, usage: TagUsage | None
     ) -> Memory:
         try:
-            watching = BlockWatch(asked, tag, usage)
+            watching = BlockWatch(asked, tag, usage, stream_number=self._stream_number)
         except BaseException:  # a listener's
             self._hand_out(block, asked, None).free()
             raise

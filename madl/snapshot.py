@@ -37,3 +37,11 @@ class PoolSnapshot(NamedTuple):
     live_nbytes: int
     committed_nbytes: int
     arenas: tuple[ArenaSnapshot, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain containers, ready for ``json.dumps``."""
+        arenas = [
+            arena._asdict() | {"blocks": [block._asdict() for block in arena.blocks]}
+            for arena in self.arenas
+        ]
+        return self._asdict() | {"arenas": arenas}

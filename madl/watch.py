@@ -105,7 +105,14 @@ class BlockWatch(Watch):
         "tag",
     )
 
-    def __init__(self, nbytes: int, tag: str | None, usage: TagUsage | None) -> None:
+    def __init__(
+        self,
+        nbytes: int,
+        tag: str | None,
+        usage: TagUsage | None,
+        *,
+        stream_number: int = 0,
+    ) -> None:
         self.tag = tag
         self.stack = stacks.capture() if stacks.depth else ()
         self.is_viewed = False
@@ -114,7 +121,8 @@ class BlockWatch(Watch):
         self._padding = 0
         self._usage = usage
         self._heard = [
-            (listener, listener.allocated(nbytes, tag)) for listener in events.listeners
+            (listener, listener.allocated(nbytes, tag, stream_number))
+            for listener in events.listeners
         ]
 
     def count(self, padding: int) -> None:

@@ -5,6 +5,8 @@ import sys
 import click
 
 from madl.cli.bench import bench
+from madl.cli.diff import diff
+from madl.cli.export import export
 from madl.cli.info import info
 from madl.cli.replay import replay
 from madl.errors import MadlError
@@ -17,6 +19,8 @@ def commands() -> None:
 
 
 commands.add_command(bench)
+commands.add_command(diff)
+commands.add_command(export)
 commands.add_command(info)
 commands.add_command(replay)
 

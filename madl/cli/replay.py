@@ -94,7 +94,8 @@ def replay(
 ) -> None:
     """Replay a TRACE through a pool and report what it took from the device.
 
-    TRACE is a file in madl-trace v1, or a CSV with id,lower,upper,size.
+    TRACE is a file in madl-trace v1, the journal of a recording that has not ended, a
+    log of RMM or Umpire, or a CSV with id,lower,upper,size.
 
     In the report, live is what the program holds, committed what the pool has taken
     for it. A recycled page was moved from where it lay unused. Bins hold freed blocks
@@ -125,6 +126,8 @@ def replay(
         click.echo(json.dumps(figures, indent=1))
     else:
         _print_table(figures, result)
+        for note in loaded.notes:
+            click.echo(f"note: {note}", err=True)
 
 
 def _load(trace: str | None, example: str | None) -> Trace:
@@ -188,6 +191,7 @@ def _figures(
         "served_by_bins": 1 - stats.miss_count / max(stats.allocation_count, 1),
         "search_steps_per_miss": stats.search_steps / max(stats.miss_count, 1),
         "live_at_end_nbytes": stats.live_nbytes,
+        "notes": list(trace.notes),
         "seconds": result.seconds,
         "ns_per_event": result.ns_per_event,
         "loop_ns_per_event": result.loop_ns_per_event,

@@ -1,6 +1,7 @@
 """Look at what a program allocates: traces recorded, read and written."""
 
 from madl.diagnostics.examples import example_names, example_path
+from madl.diagnostics.snapshot_json import load_snapshot, save_snapshot
 from madl.diagnostics.trace import (
     Allocate,
     Event,
@@ -10,7 +11,7 @@ from madl.diagnostics.trace import (
 )
 from madl.diagnostics.trace_lines import TraceSource
 from madl.diagnostics.trace_reader import open_trace, read_trace
-from madl.diagnostics.trace_writer import TraceWriter
+from madl.diagnostics.trace_writer import TraceWriter, write_trace
 
 __all__ = [
     "Allocate",
@@ -22,6 +23,9 @@ __all__ = [
     "TraceWriter",
     "example_names",
     "example_path",
+    "load_snapshot",
     "open_trace",
     "read_trace",
+    "save_snapshot",
+    "write_trace",
 ]

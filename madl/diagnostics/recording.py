@@ -7,42 +7,68 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
-from madl import events, hotpath
-from madl.diagnostics.trace_writer import TraceWriter
-
-_QUEUE_LENGTH = 4096
+from madl import events, hotpath, stacks
+from madl.diagnostics.journal_writer import JournalWriter
+from madl.diagnostics.stack_text import check_depth
+from madl.diagnostics.trace_reader import open_trace
+from madl.diagnostics.trace_writer import one_line, write_trace
+from madl.errors import FileFormatError
+from madl.stacks import Stack
 
 
 class Recorder:
-    """A listener that writes a trace.
+    """A recording: a journal while it lasts, a trace in the end.
 
-    Events are appended to a queue, which is atomic and so safe in finalizers and
-    signal handlers; whoever finds the queue long and the writer idle writes them out.
-    When that fails, the program goes on without a trace, and ``finish`` says why.
+    Where the hot path is compiled, pools write to the journal by themselves. Else, and
+    for stacks, the recorder is a listener: events go through a queue, which is atomic
+    and so safe in finalizers and signal handlers, and whoever finds nobody else
+    writing writes what is there. When writing fails, the program goes on without a
+    trace, and ``finish`` says why.
     """
 
-    def __init__(self, writer: TraceWriter) -> None:
-        self._writer = writer
-        self._queue: deque[tuple[int, int, str | None]] = deque()
-        self._ids = itertools.count()
+    def __init__(self, path: Path, *, name: str, depth: int) -> None:
+        self.path = path
+        self.is_listener = depth > 0 or not hotpath.Journal.hears_pools
+        self._journal = JournalWriter(path, {"name": name})
+        self._depth = depth
+        self._queue: deque[tuple[int, int, int, str | None, Stack]] = deque()
+        self._keys = itertools.count()
         self._writing = threading.Lock()
-        # Threads may queue their allocations in another order than they drew ids.
-        self._written_as: dict[int, int] = {}
-        self._error: Exception | None = None
+        self._has_ended = False
         _recorders.add(self)
 
-    def allocated(self, nbytes: int, tag: str | None) -> int:
-        """Queue an allocation."""
-        allocation_id = next(self._ids)
-        self._queue.append((allocation_id, nbytes, tag))
-        if len(self._queue) > _QUEUE_LENGTH:
-            self.write()
-        return allocation_id
+    def start(self) -> None:
+        """Hear of what is allocated from now on."""
+        if self.is_listener:
+            stacks.want(self._depth)
+            events.listeners.append(self)
+            hotpath.change_watch_count(+1)
+        else:
+            self._journal.journal.listen(self._journal.define_tag)
+
+    def stop(self) -> None:
+        """Hear of nothing any more."""
+        if self.is_listener:
+            hotpath.change_watch_count(-1)
+            events.listeners.remove(self)
+            stacks.want_no_more(self._depth)
+        else:
+            self._journal.journal.stop_listening()
+
+    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+        """Write an allocation."""
+        key = next(self._keys)
+        stack = stacks.capture()[: self._depth] if self._depth else ()
+        self._queue.append((key, nbytes, stream_number, tag, stack))
+        self._write()
+        return key
 
     def freed(self, allocation_id: int) -> None:
-        """Queue a free."""
-        self._queue.append((allocation_id, -1, None))
+        """Write a free."""
+        self._queue.append((allocation_id, -1, 0, None, ()))
+        self._write()
 
     def mark(self, label: str) -> None:
         """Write that an iteration or a phase starts, after all that happened so far.
@@ -50,11 +76,51 @@ class Recorder:
         Raises:
             ValueError: ``label`` is not on one line, or the recording has ended.
         """
+        one_line("label", label)
         with self._writing:
+            if self._has_ended:
+                raise ValueError(f"the recording of {str(self.path)!r} has ended")
             self._drain()
-            self._writer.mark(label)
+            self._journal.mark(label)
 
-    def write(self) -> None:
+    def finish(self) -> None:
+        """Make a trace of the journal, and remove that; again, it does nothing.
+
+        Raises:
+            OSError: The disk was full, now or earlier. The journal stays.
+            FileFormatError: So much was recorded that no trace can hold it. As well.
+        """
+        with self._writing:
+            if self._has_ended:
+                return
+            self._drain()
+            self._end()
+            error = self._journal.error
+            self._journal.close()
+            try:
+                if error is not None:
+                    raise error
+                write_trace(open_trace(self._journal.path), self.path)
+            except (OSError, FileFormatError) as failure:
+                failure.add_note(
+                    f"What was recorded until then is in {str(self._journal.path)!r}, "
+                    "which `madl replay` reads."
+                )
+                raise
+            self._journal.remove()
+
+    def abandon(self) -> None:
+        """Leave the recording to the process that this one was forked from."""
+        self._writing = threading.Lock()
+        if not self._has_ended:
+            self._end()
+            self._journal.abandon()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._queue = deque(maxlen=0)
+
+    def _write(self) -> None:
         """Write what is queued, unless somebody is writing already."""
         if not self._writing.acquire(blocking=False):
             return
@@ -63,42 +129,13 @@ class Recorder:
         finally:
             self._writing.release()
 
-    def finish(self) -> None:
-        """Write what is queued and close the trace; what comes later is not heard.
-
-        Raises:
-            OSError, ValueError: Why it could not be written, now or earlier.
-        """
-        with self._writing:
-            self._drain()
-            self._stop()
-            if self._error is not None:
-                raise self._error
-            self._writer.close()
-
-    def abandon(self) -> None:
-        """Hear nothing any more: the trace belongs to the process that forked."""
-        self._writing = threading.Lock()
-        self._stop()
-        self._writer.abandon()
-
-    def _stop(self) -> None:
-        self._queue = deque(maxlen=0)
-
     def _drain(self) -> None:
-        try:
-            while self._queue:
-                self._write_event(*self._queue.popleft())
-        except Exception as error:  # must not reach whoever allocates; finish raises it
-            self._error = error
-            self._writer.discard()
-            self._stop()
-
-    def _write_event(self, allocation_id: int, nbytes: int, tag: str | None) -> None:
-        if nbytes < 0:
-            self._writer.free(self._written_as.pop(allocation_id))
-        else:
-            self._written_as[allocation_id] = self._writer.allocate(nbytes, tag=tag)
+        while self._queue:
+            key, nbytes, stream_number, tag, stack = self._queue.popleft()
+            if nbytes < 0:
+                self._journal.free(key)
+            else:
+                self._journal.allocate(key, nbytes, stream_number, tag, stack)
 
 
 _recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
@@ -115,32 +152,41 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def record(
-    path: str | os.PathLike[str], *, name: str = "recorded"
+    path: str | os.PathLike[str],
+    *,
+    name: str = "recorded",
+    stacks: int = 0,
 ) -> Iterator[Recorder]:
     """Record the allocations of all pools and threads until the block ends.
 
     Args:
         path: Where the trace will be: gzipped ``madl-trace v1``. An existing file is
-            replaced when the block ends, whatever ends it.
+            replaced when the block ends, whatever ends it. Until then there is a
+            journal beside it, of 16 bytes an event, named ``path`` with ``.journal``;
+            it stays when the process is killed, and ``madl replay`` reads it.
         name: The trace's name.
+        stacks: How many lines to note of the way to each allocation, which then costs
+            a few microseconds more.
 
     Yields:
         The recorder; ``mark(label)`` notes that an iteration or a phase starts.
 
     Raises:
-        ValueError: ``path`` is a directory or a device.
+        ValueError: ``path`` is a directory or a device, or ``stacks`` is out of range.
+        FileExistsError: The journal is there already.
         OSError: The trace cannot be written: at the start, or else at the end.
 
     What was allocated before is not in the trace, nor is its free. A forked child is
-    not recorded. Allocations cost more while any recording is active.
+    not recorded.
     """
-    writer = TraceWriter(path, {"name": name})
-    recorder = Recorder(writer)
-    events.listeners.append(recorder)
-    hotpath.change_watch_count(+1)
+    target = Path(path).resolve()  # the file that a link names is replaced
+    if target.exists() and not target.is_file():
+        raise ValueError(f"path must name a file, got {os.fspath(path)!r}")
+    one_line("name", name)
+    recorder = Recorder(target, name=name, depth=check_depth(stacks))
+    recorder.start()
     try:
         yield recorder
     finally:
-        hotpath.change_watch_count(-1)
-        events.listeners.remove(recorder)
+        recorder.stop()
         recorder.finish()

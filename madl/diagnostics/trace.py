@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from madl.stacks import Stack
+
 FIRST_LINE = "# madl-trace v1"
 NBYTES_LIMIT = 1 << 56
 """Sizes in a trace are below it: no machine has as much, and sums fit 64 bits."""
@@ -27,6 +29,8 @@ class Allocate:
     nbytes: int
     stream: int = 0
     tag: str | None = None
+    stack: Stack = ()
+    """Where it was asked for, innermost frame first; empty when not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,12 @@ class Trace:
     """The distinct tags. The first is ``None``, which stands for no tag."""
     markers: tuple[tuple[int, str], ...] = ()
     """How many operations come before the marker, and its label."""
+    stack_of: "array[int] | None" = None
+    """Index into ``stacks``, by id; ``None`` when no stack was recorded."""
+    stacks: tuple[Stack, ...] = ((),)
+    """The distinct stacks. The first is empty."""
+    notes: tuple[str, ...] = ()
+    """What the reader of the file has to say of it, such as that it is not whole."""
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -127,4 +137,5 @@ class Trace:
             self.nbytes_of[operation],
             0 if self.stream_of is None else self.stream_of[operation],
             None if self.tag_of is None else self.tags[self.tag_of[operation]],
+            () if self.stack_of is None else self.stacks[self.stack_of[operation]],
         )

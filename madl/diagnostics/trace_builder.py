@@ -4,6 +4,7 @@ from array import array
 from sys import getsizeof
 
 from madl.diagnostics.trace import Trace
+from madl.stacks import Stack
 
 TEXT_LIMIT_NBYTES = 128 << 20
 """What the headers, markers and distinct tags of one trace take in memory at most."""
@@ -28,10 +29,14 @@ class TraceBuilder:
         self.live = bytearray()
         """One byte an id: 1 while it is live."""
         self.headers: dict[str, str] = {}
-        # Both end at the last allocation that has a stream other than 0, or a tag.
+        self.notes: list[str] = []
+        # Each ends at the last allocation that has a stream other than 0, a tag, a
+        # stack.
         self._stream_of = array("q")
         self._tag_of = array("L")
+        self._stack_of = array("L")
         self._tags: dict[str | None, int] = {None: 0}
+        self._stacks: dict[Stack, int] = {(): 0}
         self._markers: list[tuple[int, str]] = []
         self._text_nbytes = 0
 
@@ -40,7 +45,14 @@ class TraceBuilder:
         """Whether anything but headers was added."""
         return bool(self.operations or self._markers)
 
-    def allocate(self, nbytes: int, *, stream: int = 0, tag: str | None = None) -> int:
+    def allocate(
+        self,
+        nbytes: int,
+        *,
+        stream: int = 0,
+        tag: str | None = None,
+        stack: Stack = (),
+    ) -> int:
         """Add an allocation and return its id; an empty tag is no tag."""
         allocation = len(self.live)
         if stream:
@@ -52,10 +64,22 @@ class TraceBuilder:
                 self._tags[tag] = len(self._tags)
             _extend(self._tag_of, allocation)
             self._tag_of.append(self._tags[tag])
+        if stack:
+            self.stack_of_next(stack, allocation)
         self.operations.append(allocation)
         self.nbytes_of.append(nbytes)
         self.live.append(1)
         return allocation
+
+    def stack_of_next(self, stack: Stack, allocation: int | None = None) -> None:
+        """Say where the next allocation, or the one just added, was asked for."""
+        if stack not in self._stacks:
+            self._count(*(line.filename for line in stack))
+            self._stacks[stack] = len(self._stacks)
+        position = len(self.live) if allocation is None else allocation
+        del self._stack_of[position:]
+        _extend(self._stack_of, position)
+        self._stack_of.append(self._stacks[stack])
 
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
@@ -85,6 +109,7 @@ class TraceBuilder:
             name: Used when no header gives one.
         """
         count = len(self.live)
+        del self._stack_of[count:]
         return Trace(
             name=self.headers.get("name") or name,
             headers=self.headers,
@@ -94,6 +119,9 @@ class TraceBuilder:
             tag_of=_extend(self._tag_of, count) if self._tag_of else None,
             tags=tuple(self._tags),
             markers=tuple(self._markers),
+            stack_of=_extend(self._stack_of, count) if self._stack_of else None,
+            stacks=tuple(self._stacks),
+            notes=tuple(self.notes),
         )
 
     def _count(self, *texts: str) -> None:

@@ -30,6 +30,7 @@ LINE_COUNT_LIMIT = 1 << 31
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN_LETTERS = 40
 _LONGEST_NUMBER = len(str(1 << 64))
+_HEXADECIMAL_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 
 
 def path_of(source: TraceSource) -> str:
@@ -71,8 +72,15 @@ def _binary(source: TraceSource) -> io.BufferedReader:
     return open(source, "rb")
 
 
-def numbered_blocks(path: str, file: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def numbered_blocks(
+    path: str, file: IO[bytes], head: bytes = b""
+) -> Iterator[tuple[int, list[bytes]]]:
     """Yield all lines without their ends, some thousands at a time.
+
+    Args:
+        path: For errors.
+        file: Read to its end.
+        head: What has been read of it already.
 
     Yields:
         The number of the block's first line, and its lines.
@@ -82,7 +90,8 @@ def numbered_blocks(path: str, file: IO[bytes]) -> Iterator[tuple[int, list[byte
     """
     first = 1
     rest = b""
-    while read := file.read(LINE_LIMIT_NBYTES):
+    reads = iter(lambda: file.read(LINE_LIMIT_NBYTES), b"")
+    for read in chain([head + next(reads, b"")], reads):
         block = rest + read
         # Only the first line began in an earlier block, so no other can be too long.
         if len(block.partition(b"\n")[0]) > LINE_LIMIT_NBYTES:
@@ -118,6 +127,14 @@ def whole_number(field: bytes, what: str, limit: int) -> int:
     if field.startswith(b"-") and field[1:].isdigit():
         raise BadEventError(f"{what} must not be negative, got {shown(field)}")
     raise BadEventError(f"{what} must be a whole number, got {shown(field)}")
+
+
+def hexadecimal(field: bytes, what: str) -> int:
+    """Return an address such as ``0x7f00`` or ``(nil)``, of 64 bits at most."""
+    digits = b"0" if field == b"(nil)" else field.removeprefix(b"0x")
+    if 0 < len(digits) <= 16 and set(digits) <= _HEXADECIMAL_DIGITS:
+        return int(digits, 16)
+    raise BadEventError(f"{what} must be an address as in 0x7f00, got {shown(field)}")
 
 
 def text_of(field: bytes, what: str) -> str:

@@ -1,8 +1,8 @@
 """Write ``madl-trace v1`` files that are whole or not there."""
 
-import gzip
 import os
 import secrets
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import index
@@ -10,16 +10,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from madl.diagnostics.stack_text import stack_to_text
 from madl.diagnostics.trace import (
     FIRST_LINE,
     LINE_LIMIT_NBYTES,
     NBYTES_LIMIT,
     STREAM_LIMIT,
+    Allocate,
+    Free,
+    Trace,
 )
 from madl.sizes import parse_nbytes
+from madl.stacks import Stack
 
-_TEXT_LIMIT_NBYTES = LINE_LIMIT_NBYTES // 4
-"""A header's key and value fit a line, or a tag after its numbers."""
+TEXT_LIMIT_NBYTES = LINE_LIMIT_NBYTES // 4
+"""A header's key and value fit a line, or a tag or a stack after its numbers."""
+_GZIP = 16 + zlib.MAX_WBITS
 _BUFFERED_LINES = 4096
 
 
@@ -29,6 +35,7 @@ class TraceWriter:
     Until ``close()`` everything goes to a hidden file beside ``path``; an exception
     that leaves the ``with`` block removes it, and a file that stood at ``path``
     before stays as it was. The same calls write the same bytes. One thread at a time.
+    A process that is forked meanwhile writes and removes nothing.
     """
 
     def __init__(
@@ -57,11 +64,25 @@ class TraceWriter:
         self._part = self._path.with_name(
             f".{self._path.name}.{secrets.token_hex(4)}.part"
         )
-        self._file = self._part.open("xb")
+        self._process = os.getpid()
+        self._stacks: dict[Stack, int] = {(): 0}
+        try:
+            # unbuffered: what a forked child drops is not written by its finalizers
+            self._file = self._part.open("xb", buffering=0)
+        except OSError as error:
+            text = f"cannot write a trace: {error.strerror}"
+            raise type(error)(error.errno, text, os.fspath(path)) from None
         # no name and no time in the header, so that equal traces are equal files
-        self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0)
+        self._gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
 
-    def allocate(self, nbytes: int, *, stream: int = 0, tag: str | None = None) -> int:
+    def allocate(
+        self,
+        nbytes: int,
+        *,
+        stream: int = 0,
+        tag: str | None = None,
+        stack: Stack = (),
+    ) -> int:
         """Write an allocation and return its id; an empty tag is no tag."""
         self._check_open()
         if (nbytes := parse_nbytes(nbytes)) >= NBYTES_LIMIT:
@@ -71,10 +92,12 @@ class TraceWriter:
         allocation = len(self._live)
         line = f"a,{allocation},{nbytes}"
         if tag:
-            line = f"{line},{stream},{_one_line('tag', tag)}"
+            line = f"{line},{stream},{one_line('tag', tag)}"
         elif stream:
             line = f"{line},{stream}"
         self._live.append(1)
+        if stack:
+            self._write_stack(stack)
         self._write(line)
         return allocation
 
@@ -93,7 +116,7 @@ class TraceWriter:
     def mark(self, label: str) -> None:
         """Write that an iteration or a phase starts here."""
         self._check_open()
-        self._write(f"m,{_one_line('label', label)}")
+        self._write(f"m,{one_line('label', label)}")
 
     def close(self) -> None:
         """Finish the file and give it its name; closing again does nothing.
@@ -101,11 +124,11 @@ class TraceWriter:
         Raises:
             OSError: It cannot be written; nothing is left of it.
         """
-        if self._is_closed:
+        if self._is_closed or os.getpid() != self._process:
             return
         try:
             self._flush()
-            self._gzip.close()
+            self._put(self._gzip.flush())
             self._file.close()
             self._part.replace(self._path)
         except BaseException:
@@ -118,22 +141,10 @@ class TraceWriter:
         if self._is_closed:
             return
         self._is_closed = True
-        # A full disk fails both, and takes nothing away: the file goes in any case.
-        with suppress(OSError):
-            self._gzip.close()
         with suppress(OSError):
             self._file.close()
-        self._part.unlink(missing_ok=True)
-
-    def abandon(self) -> None:
-        """Leave the file to the process that this one was forked from."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        # What is buffered here is written when the file object goes, somewhere.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self._file.fileno())
-        os.close(null)
+        if os.getpid() == self._process:
+            self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -150,8 +161,19 @@ class TraceWriter:
             self.discard()
 
     def _check_open(self) -> None:
+        if os.getpid() != self._process:
+            self.discard()
         if self._is_closed:
             raise ValueError(f"the trace {str(self._path)!r} is closed")
+
+    def _write_stack(self, stack: Stack) -> None:
+        """Write where the next allocation was asked for, as a comment to others."""
+        number = self._stacks.get(stack)
+        if number is None:
+            number = self._stacks[stack] = len(self._stacks)
+            self._write(f"#s,{number},{stack_to_text(stack, TEXT_LIMIT_NBYTES)}")
+        else:
+            self._write(f"#s,{number}")
 
     def _write(self, line: str) -> None:
         self._lines.append(line)
@@ -164,8 +186,32 @@ class TraceWriter:
 
     def _flush(self) -> None:
         if self._lines:
-            self._gzip.write(("\n".join(self._lines) + "\n").encode())
+            text = "\n".join(self._lines) + "\n"
             self._lines.clear()
+            self._put(self._gzip.compress(text.encode()))
+
+    def _put(self, packed: bytes) -> None:
+        left = memoryview(packed)
+        while left:
+            left = left[self._file.write(left) :]
+
+
+def write_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write a trace as gzipped ``madl-trace v1``; an existing file is replaced.
+
+    Raises:
+        OSError, ValueError: It cannot be written; nothing is left of it.
+    """
+    with TraceWriter(path, {"name": trace.name} | trace.headers) as writer:
+        for event in trace.events():
+            if isinstance(event, Allocate):
+                writer.allocate(
+                    event.nbytes, stream=event.stream, tag=event.tag, stack=event.stack
+                )
+            elif isinstance(event, Free):
+                writer.free(event.id)
+            else:
+                writer.mark(event.label)
 
 
 def _header_line(key: str, value: str) -> str:
@@ -173,10 +219,10 @@ def _header_line(key: str, value: str) -> str:
         raise ValueError(
             f"header must be a word without ':' and outer spaces, got {key!r}"
         )
-    return f"# {_one_line('header', key)}: {_one_line('header', value)}"
+    return f"# {one_line('header', key)}: {one_line('header', value)}"
 
 
-def _one_line(what: str, text: str) -> str:
+def one_line(what: str, text: str) -> str:
     """Return ``text`` if a line of a trace can carry it."""
     if "\n" in text or "\r" in text:
         raise ValueError(f"{what} must be on one line, got {text!r}")
@@ -184,8 +230,8 @@ def _one_line(what: str, text: str) -> str:
         nbytes = len(text.encode())
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be valid Unicode, got {text!r}") from None
-    if nbytes > _TEXT_LIMIT_NBYTES:
+    if nbytes > TEXT_LIMIT_NBYTES:
         raise ValueError(
-            f"{what} must be at most {_TEXT_LIMIT_NBYTES} bytes, got {nbytes}"
+            f"{what} must be at most {TEXT_LIMIT_NBYTES} bytes, got {nbytes}"
         )
     return text

@@ -20,6 +20,7 @@ IS_COMPILED = False
 
 if TYPE_CHECKING:
     from madl.hotpath.interpreted_join import JoinedPool
+    from madl.hotpath.interpreted_journal import Journal
     from madl.hotpath.interpreted_memory import Block, Memory
     from madl.hotpath.interpreted_pool import HotPool, change_watch_count
     from madl.hotpath.shared import HotArena
@@ -46,6 +47,11 @@ else:
         from madl.hotpath.interpreted_pool import HotPool, change_watch_count
         from madl.hotpath.shared import HotArena
 
+    try:
+        from madl.hotpath._journal import Journal
+    except ImportError:
+        from madl.hotpath.interpreted_journal import Journal
+
 __all__ = [
     "BLOCK_GRANULARITY",
     "IS_COMPILED",
@@ -55,6 +61,7 @@ __all__ = [
     "HotArena",
     "HotPool",
     "JoinedPool",
+    "Journal",
     "Memory",
     "Watch",
     "change_watch_count",

@@ -3,9 +3,11 @@ cimport cython
 from cpython.object cimport PyObject
 from madl.core.first_fit cimport FirstFit
 from madl.core.skiplist cimport word
-from madl.hotpath.bins cimport Bin, Bins, Block, Shared
+from madl.hotpath.bins cimport Bin, Bins, Block, Shared, madl_journal
 
 cdef struct Slab
+
+cdef void write_to(madl_journal* newest, number_tag) noexcept
 
 cdef class HotArena:
     cdef readonly FirstFit blocks
@@ -39,6 +41,8 @@ cdef class HotPool:
     cdef public dict _lanes_seen  # by stream object: most allocations name a known one
     cdef readonly word _miss_count
 
+    @cython.final
+    cdef void become_guarded(self) noexcept
     @cython.final
     cdef int take_back(self, Block* block) except -1
     @cython.final

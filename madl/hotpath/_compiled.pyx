@@ -35,6 +35,7 @@ from madl.hotpath.bins cimport (
     madl_at_fork,
     madl_enter,
     madl_guard,
+    madl_journal,
     madl_leave,
     offset_of,
     pop,
@@ -56,9 +57,12 @@ cdef word LARGEST_REQUEST = LARGEST_REQUEST_NBYTES
 
 cdef int active_watches = 0
 
-# What all pools share: the count of watches, and the list of pools.
+# What all pools share: the count of watches, the pools, and what they write to.
 cdef madl_guard guard = 0
 cdef Shared* pools = NULL
+cdef madl_journal* journals = NULL
+cdef dict tag_numbers = {}
+cdef object new_tag_number = None
 
 
 def change_watch_count(int by):
@@ -69,9 +73,27 @@ def change_watch_count(int by):
     madl_leave(&guard)
 
 
+cdef void guard_journals() noexcept nogil:
+    """Let writers wait for each other: one of them has no interpreter lock."""
+    cdef madl_journal* journal = journals
+    while journal is not NULL:
+        journal.is_guarded = True
+        journal = journal.older
+
+
+cdef word number_of_tag(tag) except -1:
+    """Return what journals call a tag; 0 is none."""
+    if tag is None or new_tag_number is None:
+        return 0
+    number = tag_numbers.get(tag)
+    if number is None:
+        number = tag_numbers[tag] = new_tag_number(tag)
+    return number
+
+
 # A thread that is in a guard while another one forks is gone in the child: it would
 # never leave. No Python runs between these calls, so holding all guards is safe.
-cdef void before_fork() noexcept nogil:
+cdef void enter_all() noexcept nogil:
     cdef Shared* shared
     madl_enter(&guard)
     shared = pools
@@ -80,7 +102,7 @@ cdef void before_fork() noexcept nogil:
         shared = shared.next
 
 
-cdef void after_fork() noexcept nogil:
+cdef void leave_all() noexcept nogil:
     cdef Shared* shared = pools
     while shared is not NULL:
         madl_leave(&shared.guard)
@@ -88,10 +110,44 @@ cdef void after_fork() noexcept nogil:
     madl_leave(&guard)
 
 
+cdef void leave_all_in_child() noexcept nogil:
+    """Also write no more: the journals are the parent's."""
+    global journals
+    cdef Shared* shared = pools
+    journals = NULL
+    while shared is not NULL:
+        shared.journal = NULL
+        shared = shared.next
+    leave_all()
+
+
+cdef void write_to(madl_journal* newest, number_tag) noexcept:
+    """Let all pools write to a chain of journals from now on.
+
+    ``number_tag`` is called with each tag before its number is first written.
+    """
+    global journals, new_tag_number
+    cdef Shared* shared
+    tag_numbers.clear()
+    new_tag_number = number_tag
+    enter_all()
+    journals = newest
+    shared = pools
+    while shared is not NULL:
+        shared.journal = newest
+        if shared.is_guarded:
+            guard_journals()
+        shared = shared.next
+    leave_all()
+
+
 cdef void enlist(Shared* shared) noexcept nogil:
-    """Let forks know of a pool."""
+    """Let forks and journals know of a pool."""
     global pools
     madl_enter(&guard)
+    shared.journal = journals
+    if shared.is_guarded:
+        guard_journals()
     shared.next = pools
     if pools is not NULL:
         pools.previous = shared
@@ -111,7 +167,7 @@ cdef void delist(Shared* shared) noexcept nogil:
     madl_leave(&guard)
 
 
-if madl_at_fork(before_fork, after_fork):
+if madl_at_fork(enter_all, leave_all, leave_all_in_child):
     raise MemoryError("no memory for what a fork needs")
 
 
@@ -395,6 +451,19 @@ cdef class HotPool:
         self.bins.shared = other.bins.shared
         self._lock = other._lock
 
+    @cython.final
+    cdef void become_guarded(self) noexcept:
+        self.bins.shared.is_guarded = True
+        guard_journals()
+
+    @property
+    def _stream_number(self):
+        return self.bins.stream_number
+
+    @_stream_number.setter
+    def _stream_number(self, word number):
+        self.bins.stream_number = number
+
     @property
     def _lock_holder(self):
         return self.bins.shared.lock_holder
@@ -498,11 +567,15 @@ cdef class HotPool:
         """Count a block as live and make its handle."""
         cdef Block* block = <Block*>token
         cdef Memory memory = self.handle(NULL, nbytes)
+        cdef word tag_number = 0
         if watch is not None:
             Py_INCREF(watch)
             block.watch = <PyObject*>watch
+            tag_number = number_of_tag(watch.tag)
         enter(&self.bins)
+        self.bins.tag_number = tag_number
         count_live(&self.bins, block, nbytes)
+        self.bins.tag_number = 0
         leave(&self.bins)
         memory.block = block
         return memory

@@ -244,7 +244,7 @@ def native_functions(HotPool pool):
     Py_INCREF(pool)
     context.pool = <PyObject*>pool
     context.bins = &pool.bins
-    pool.bins.shared.is_guarded = True
+    pool.become_guarded()
     return NativeFunctions(
         context=<uintptr_t>context,
         malloc=<uintptr_t>&native_malloc,

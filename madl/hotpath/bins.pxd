@@ -10,8 +10,27 @@ cdef extern from "guard.h":
     ctypedef int madl_guard
     void madl_enter(madl_guard* guard) noexcept nogil
     void madl_leave(madl_guard* guard) noexcept nogil
-    int madl_at_fork(void (*before)() noexcept nogil, void (*after)() noexcept nogil)
+    int madl_at_fork(
+        void (*before)() noexcept nogil,
+        void (*in_parent)() noexcept nogil,
+        void (*in_child)() noexcept nogil,
+    )
     const bint MADL_HAS_INTERPRETER_LOCK
+
+cdef extern from "journal.h":
+    ctypedef struct madl_journal:
+        uint64_t end
+        int error
+        int is_guarded
+        madl_journal* older
+    void madl_note_allocated(
+        madl_journal* journal,
+        const void* block,
+        uint64_t nbytes,
+        uint64_t stream,
+        uint64_t tag,
+    ) noexcept nogil
+    void madl_note_freed(madl_journal* journal, const void* block) noexcept nogil
 
 cdef enum:
     GRANULARITY = 512
@@ -51,6 +70,7 @@ cdef struct Shared:
     unsigned long lock_holder
     bint is_guarded
     madl_guard guard
+    madl_journal* journal  # the newest of those that are active, or NULL
     Shared* next  # of another pool
     Shared* previous
 
@@ -64,6 +84,9 @@ cdef struct Bins:
     Block* returned  # free, and in no bin
     Block* unused
     bint returns_every_free
+    # As journals know them; the tag is that of the allocation being counted.
+    word stream_number
+    word tag_number
 
 
 cdef inline void enter(Bins* bins) noexcept nogil:
@@ -141,6 +164,10 @@ cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogi
     shared.live_nbytes += nbytes
     if shared.live_nbytes > shared.live_high_water:
         shared.live_high_water = shared.live_nbytes
+    if shared.journal is not NULL:
+        madl_note_allocated(
+            shared.journal, block, nbytes, bins.stream_number, bins.tag_number
+        )
 
 
 cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
@@ -155,6 +182,8 @@ cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
 cdef inline bint put_back(Bins* bins, Block* block) noexcept nogil:
     # Puts a block that is no longer live where it can be had again; returns whether
     # the pool is closed and should hear of it.
+    if bins.shared.journal is not NULL:
+        madl_note_freed(bins.shared.journal, block)
     bins.shared.live_nbytes -= block.nbytes
     bins.shared.binned_nbytes += block.bin.capacity
     block.offset_and_flags &= ~<word>LIVE

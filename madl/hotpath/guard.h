@@ -40,12 +40,13 @@ static inline void madl_enter(madl_guard *guard) {
 }
 
 /* Calls something right before and after every fork of the process. */
-static inline int madl_at_fork(void (*before)(void), void (*after)(void)) {
+static inline int madl_at_fork(
+    void (*before)(void), void (*in_parent)(void), void (*in_child)(void)) {
 #ifdef MADL_CANNOT_FORK
-    (void)before, (void)after;
+    (void)before, (void)in_parent, (void)in_child;
     return 0;
 #else
-    return pthread_atfork(before, after, after);
+    return pthread_atfork(before, in_parent, in_child);
 #endif
 }
 

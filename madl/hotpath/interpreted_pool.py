@@ -69,6 +69,7 @@ class HotPool(Accounted, PoolDuties):
         self._leash_nbytes = 0
         self._account = Account()
         self._miss_count = 0
+        self._stream_number = 0  # as recordings know it; lanes count 1, 2, ...
 
     def allocate(
         self,

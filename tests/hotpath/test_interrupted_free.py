@@ -9,7 +9,7 @@ from madl import Memory, Pool, events, hotpath
 class Failing:
     """A listener that breaks its promise, as Ctrl-C makes the best one do."""
 
-    def allocated(self, nbytes: int, tag: str | None) -> int:
+    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
         return 1
 
     def freed(self, allocation_id: int) -> None:

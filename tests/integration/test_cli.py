@@ -165,12 +165,14 @@ def failure(done: subprocess.CompletedProcess[str]) -> str:
         ),
         (
             bytes(range(256)) * 9,
-            ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size', "
+            ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size' "
+            "or 'Thread,Time,Action,Pointer,Size,Stream', "
             "but this is a binary file",
         ),
         (
             b"",
-            ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size', "
+            ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size' "
+            "or 'Thread,Time,Action,Pointer,Size,Stream', "
             "but it is empty",
         ),
     ],

@@ -388,7 +388,7 @@ def test_a_free_after_close_does_not_raise_when_the_device_fails(
 
 def test_a_listener_that_raises_changes_nothing(pool: Pool) -> None:
     class Broken:
-        def allocated(self, nbytes: int, tag: str | None) -> int:
+        def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
             raise OSError("no space left")
 
         def freed(self, allocation_id: int) -> None:

@@ -1,7 +1,6 @@
 """``with madl.record(...)`` writes what happens, and disturbs nobody."""
 
 import gc
-import gzip
 import os
 import threading
 from collections.abc import Iterator
@@ -10,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import madl
-from madl import Pool
+from madl import Capability, Pool
 from madl.diagnostics import Allocate, Event, Free, Marker, open_trace
+from madl.testing.fakes import FakeBackend
+from tests.disk import no_file_larger_than
 
 
 @pytest.fixture
@@ -158,38 +159,140 @@ def test_a_long_recording_is_complete(pool: Pool, path: Path) -> None:
     assert (trace.allocations, trace.frees) == (20_000, 20_000)
 
 
-def test_what_a_trace_cannot_carry_is_an_error_of_the_recording(
-    pool: Pool, path: Path
-) -> None:
-    tag = 20_000 * "x"
+def test_a_tag_that_a_trace_cannot_carry_is_cut(pool: Pool, path: Path) -> None:
+    with madl.record(path):
+        pool.allocate(8, tag=20_000 * "x").free()
 
-    def work() -> None:
-        for _ in range(5000):
-            pool.allocate(8, tag=tag).free()
-
-    with pytest.raises(ValueError, match=r"^tag must be"), madl.record(path):
-        work()
-
-    assert not path.exists()
-    assert pool.stats().allocation_count == 5000
+    assert open_trace(path).tags == (None, 16_384 * "x")
 
 
-def test_a_disk_that_fills_up_is_an_error_of_the_recording(
-    pool: Pool, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> None:
+    def inner() -> madl.Memory:
+        return pool.allocate(8)
 
-    def work() -> None:
-        monkeypatch.setattr(gzip.GzipFile, "write", full)
-        for _ in range(10_000):
-            pool.allocate(8).free()
+    with madl.record(path, stacks=2):
+        kept = [inner() for _ in range(2)]
+        kept.append(pool.allocate(9))
 
-    with pytest.raises(OSError, match="No space left"), madl.record(path):
-        work()
+    trace = open_trace(path)
+    allocations = [e for e in trace.events() if isinstance(e, Allocate)]
+    first, second = allocations[0].stack
+    assert (first.filename, first.function) == (__file__, "inner")
+    assert (second.filename, second.number > first.number) == (__file__, True)
+    assert [len(a.stack) for a in allocations] == [2, 2, 2]
+    assert allocations[0].stack == allocations[1].stack != allocations[2].stack
+    assert len(trace.stacks) == 3, "none, and one for each line that allocates"
+
+
+@pytest.mark.parametrize("stacks", [-1, 65])
+def test_a_depth_that_is_out_of_range_is_refused(stacks: int, path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^stacks must be from 0 to 64, got {stacks}$"
+    ):
+        madl.record(path, stacks=stacks).__enter__()
 
     assert list(path.parent.iterdir()) == []
-    assert pool.stats().live_nbytes == 0
+
+
+@pytest.mark.parametrize("stacks", [0, 1])
+def test_streams_are_numbered_within_their_pool(stacks: int, path: Path) -> None:
+    backend = FakeBackend(capabilities=Capability.COMMIT | Capability.STREAM_ORDERED)
+    pool = Pool(backend)
+    first, second = backend.make_stream(), backend.make_stream()
+    with madl.record(path, stacks=stacks):
+        for stream in (None, first, second, first):
+            pool.allocate(8, stream=stream).free()
+
+    trace = open_trace(path)
+    assert [e.stream for e in trace.events() if isinstance(e, Allocate)] == [0, 1, 2, 1]
+
+
+def test_while_it_lasts_there_is_a_journal_beside_it(pool: Pool, path: Path) -> None:
+    with madl.record(path, name="mine") as recorder:
+        kept = pool.allocate(100, tag="a"), pool.allocate(7)
+        recorder.mark("half")
+        pool.allocate(50).free()
+        trace = open_trace(path.with_name("run.trace.gz.journal"))
+
+    assert len(kept) == 2
+    assert list(trace.events()) == events(path)
+    assert trace.name == "mine"
+    assert trace.notes == (
+        "a journal, of a recording that has not ended: "
+        "4 events were written until then",
+    )
+    assert [file.name for file in path.parent.iterdir()] == ["run.trace.gz"]
+
+
+def test_a_journal_that_is_there_is_not_overwritten(pool: Pool, path: Path) -> None:
+    journal = path.with_name("run.trace.gz.journal")
+    journal.write_bytes(b"of a process that was killed")
+
+    with pytest.raises(FileExistsError) as caught:
+        madl.record(path).__enter__()
+
+    assert str(caught.value).endswith(
+        f"a recording to {str(path)!r} is running, or did not end. Try: `madl replay` "
+        f"of its journal, and then remove that: {str(journal)!r}"
+    )
+    assert journal.read_bytes() == b"of a process that was killed"
+    assert pool.allocate(8).tag is None
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "run.trace.gz"
+
+    with pytest.raises(FileNotFoundError) as caught:
+        madl.record(path).__enter__()
+
+    assert str(caught.value) == (
+        f"[Errno 2] cannot record: No such file or directory: {str(path)!r}"
+    )
+
+
+@pytest.mark.parametrize("stacks", [0, 1])
+def test_a_disk_that_fills_up_ends_the_recording_and_nothing_else(
+    stacks: int, pool: Pool, path: Path
+) -> None:
+    def work() -> None:
+        with no_file_larger_than(300_000):
+            for _ in range(20_000):
+                pool.allocate(8).free()
+
+    with (
+        pytest.raises(OSError, match="File too large") as caught,
+        madl.record(path, stacks=stacks),
+    ):
+        work()
+
+    assert pool.stats().free_count == 20_000
+    (journal,) = path.parent.iterdir()
+    assert caught.value.__notes__ == [
+        f"What was recorded until then is in {str(journal)!r}, "
+        "which `madl replay` reads."
+    ]
+    trace = open_trace(journal)
+    assert 2000 < trace.allocations < 40_000
+    assert trace.peak_live_nbytes == 8
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_then(pool: Pool, path: Path) -> None:
+    with no_file_larger_than(100), pytest.raises(OSError, match="File too large"):
+        madl.record(path).__enter__()
+
+    assert list(path.parent.iterdir()) == []
+    assert pool.allocate(8).tag is None
+
+
+def test_a_trace_that_finds_no_room_leaves_the_journal(pool: Pool, path: Path) -> None:
+    recording = madl.record(path)
+    recording.__enter__()
+    pool.allocate(8).free()
+
+    with no_file_larger_than(0), pytest.raises(OSError, match="File too large"):
+        recording.__exit__(None, None, None)
+
+    assert len(open_trace(path.with_name("run.trace.gz.journal"))) == 2
 
 
 def test_a_path_that_cannot_be_written_is_refused_at_the_start(

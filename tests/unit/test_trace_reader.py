@@ -161,7 +161,10 @@ def test_a_tag_that_is_not_utf_8_is_named() -> None:
     assert refusal(HEAD + b"a,0,8,0,w\xff\n") == reason
 
 
-KINDS = "the first line must be '# madl-trace v1' or 'id,lower,upper,size'"
+KINDS = (
+    "the first line must be '# madl-trace v1' or 'id,lower,upper,size' or "
+    "'Thread,Time,Action,Pointer,Size,Stream'"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
 """A trace is written whole or not at all."""
 
+import contextlib
+import gc
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from madl.diagnostics import TraceWriter, read_trace
+from madl.diagnostics import Allocate, TraceWriter, read_trace
 from madl.sizes import ADDRESS_SPACE_NBYTES
+from madl.stacks import Line
+from tests.disk import no_file_larger_than
 
 
 @pytest.fixture
@@ -70,20 +75,72 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failed_write_leaves_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+def test_a_failed_write_leaves_nothing(path: Path) -> None:
     writer = TraceWriter(path)
     writer.allocate(1)
-    monkeypatch.setattr(gzip.GzipFile, "write", refuse)
 
-    with pytest.raises(OSError, match="No space left on device"):
+    with no_file_larger_than(0), pytest.raises(OSError, match="File too large"):
         writer.close()
 
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "run.trace.gz"
+
+    with pytest.raises(FileNotFoundError) as caught:
+        TraceWriter(path)
+
+    assert str(caught.value) == (
+        f"[Errno 2] cannot write a trace: No such file or directory: {str(path)!r}"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("use", ["drop", "discard", "close", "write"])
+def test_a_forked_child_neither_writes_nor_removes(use: str, path: Path) -> None:
+    writer = TraceWriter(path)
+    for nbytes in range(3000):
+        writer.allocate(nbytes)
+    child = os.fork()
+    if child == 0:
+        try:
+            if use == "write":
+                with contextlib.suppress(ValueError):
+                    writer.allocate(1)
+            elif use == "discard":
+                writer.discard()
+            elif use == "close":
+                writer.close()
+            del writer
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    writer.close()
+
+    assert list(read_trace(path).nbytes_of) == list(range(3000))
+
+
+def test_stacks_come_back_and_are_comments_to_others(path: Path) -> None:
+    stacks = ((Line("a,b.py", 3, "f"),), (Line("a,b.py", 4, "g"), Line("é", 1, "h")))
+    with TraceWriter(path) as writer:
+        writer.allocate(1)
+        writer.allocate(2, stack=stacks[0])
+        writer.free(writer.allocate(3, tag="t", stack=stacks[1]))
+        writer.allocate(4, stack=stacks[0])
+
+    allocations = [e for e in read_trace(path).events() if isinstance(e, Allocate)]
+    assert [a.stack for a in allocations] == [(), stacks[0], stacks[1], stacks[0]]
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "a,0,1",
+        "a,1,2",
+        "a,2,3,0,t",
+        "f,2",
+        "a,3,4",
+    ]
 
 
 def test_closing_and_discarding_again_do_nothing(path: Path) -> None:

@@ -1,0 +1,106 @@
+"""``madl diff``: what grew from one trace or snapshot to another."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from madl.diagnostics.diff import (
+    Change,
+    Contents,
+    Diff,
+    contents_of_snapshot,
+    contents_of_trace,
+)
+from madl.diagnostics.diff import diff as compare
+from madl.diagnostics.inputs import open_trace_or_snapshot
+from madl.diagnostics.trace import Trace
+from madl.sizes import format_nbytes
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How many tags, and sizes, to list in the tables.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def diff(before: str, after: str, top: int, as_json: bool) -> None:
+    """Show what grew from the trace or snapshot BEFORE to AFTER.
+
+    Of a trace, what is live at its peak is compared; of a snapshot, what is live.
+    Sizes are classes: the least power of two that has room for a block.
+    """
+    contents = _contents(before), _contents(after)
+    try:
+        found = compare(*contents)
+    except ValueError as error:  # one is a trace, the other a snapshot
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(_as_dict(found), indent=1))
+        return
+    console = Console()
+    console.print(_table("in all", found.totals, len(found.totals)))
+    console.print(_table("by tag", found.tags, top))
+    console.print(_table("by size", found.sizes, top))
+
+
+def _contents(path: str) -> Contents:
+    opened = open_trace_or_snapshot(path)
+    if isinstance(opened, Trace):
+        return contents_of_trace(opened)
+    return contents_of_snapshot(opened)
+
+
+def _as_dict(found: Diff) -> dict[str, Any]:
+    return {
+        part: [change._asdict() | {"growth": change.growth} for change in changes]
+        for part, changes in found._asdict().items()
+    }
+
+
+def _table(title: str, changes: Sequence[Change], most: int) -> Table:
+    table = Table(title=title)
+    table.add_column("")
+    for column in ("before", "after", "growth", "blocks"):
+        table.add_column(column, justify="right")
+    for change in changes[:most]:
+        as_text = format_nbytes if _is_nbytes(change) else "{:,}".format
+        table.add_row(
+            escape(_label(change)),
+            as_text(change.before),
+            as_text(change.after),
+            f"{'+' if change.growth > 0 else ''}{as_text(change.growth)}",
+            _blocks(change),
+        )
+    if len(changes) > most:
+        table.caption = f"and {len(changes) - most} more; --top shows them"
+    elif not changes:
+        table.caption = "nothing changed"
+    return table
+
+
+def _is_nbytes(change: Change) -> bool:
+    return change.blocks_before is not None or change.name.endswith("_nbytes")
+
+
+def _label(change: Change) -> str:
+    if change.name.isdigit() and change.blocks_before is not None:
+        return f"up to {format_nbytes(int(change.name))}"
+    name = change.name.removesuffix("_nbytes").replace("_", " ")
+    shown = name if change.blocks_before is None else change.name
+    return "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def _blocks(change: Change) -> str:
+    if change.blocks_before is None:
+        return ""
+    return f"{change.blocks_before:,} -> {change.blocks_after:,}"

@@ -1,0 +1,145 @@
+"""What grew from one trace or snapshot to another: by tag, by size, in all."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from madl.diagnostics.trace import Trace
+from madl.snapshot import PoolSnapshot
+
+NO_TAG = "(no tag)"
+
+
+class Held(NamedTuple):
+    """What one tag, or the blocks of one class of sizes, hold."""
+
+    nbytes: int = 0
+    blocks: int = 0
+
+    def plus(self, nbytes: int) -> "Held":
+        """Return it with one block more."""
+        return Held(self.nbytes + nbytes, self.blocks + 1)
+
+
+class Contents(NamedTuple):
+    """What a trace holds at its peak, or a snapshot at its moment."""
+
+    kind: str
+    """``"trace"`` or ``"snapshot"``."""
+    totals: dict[str, int]
+    by_tag: dict[str, Held]
+    by_size: dict[int, Held]
+    """By the least power of two that has room for a block's bytes."""
+
+
+class Change(NamedTuple):
+    """A tag, a class of sizes or a figure, before and after."""
+
+    name: str
+    before: int
+    after: int
+    blocks_before: int | None = None
+    blocks_after: int | None = None
+
+    @property
+    def growth(self) -> int:
+        """How much more it is; negative when it is less."""
+        return self.after - self.before
+
+
+class Diff(NamedTuple):
+    """What is different by tag and by size, the most growth first; and all totals."""
+
+    totals: tuple[Change, ...]
+    tags: tuple[Change, ...]
+    sizes: tuple[Change, ...]
+
+
+def contents_of_trace(trace: Trace) -> Contents:
+    """Return what is live at a trace's peak, and its figures."""
+    live: set[int] = set()
+    for operation in trace.operations[: trace.peak_position]:
+        if operation < 0:
+            live.remove(~operation)
+        else:
+            live.add(operation)
+    blocks = (
+        (
+            trace.nbytes_of[one],
+            None if trace.tag_of is None else trace.tags[trace.tag_of[one]],
+        )
+        for one in live
+    )
+    totals = {
+        "peak_live_nbytes": trace.peak_live_nbytes,
+        "live_at_end_nbytes": _live_at_end(trace),
+        "allocations": trace.allocations,
+        "frees": trace.frees,
+    }
+    return _contents("trace", totals, blocks)
+
+
+def contents_of_snapshot(snapshot: PoolSnapshot) -> Contents:
+    """Return what is live in a snapshot, and its figures."""
+    blocks = [block for arena in snapshot.arenas for block in arena.blocks]
+    live = [(block.nbytes, block.tag) for block in blocks if block.state == "live"]
+    binned = sum(b.capacity_nbytes for b in blocks if b.state == "binned")
+    totals = {
+        "live_nbytes": snapshot.live_nbytes,
+        "committed_nbytes": snapshot.committed_nbytes,
+        "cached_nbytes": binned,
+        "live_blocks": len(live),
+    }
+    return _contents("snapshot", totals, iter(live))
+
+
+def diff(before: Contents, after: Contents) -> Diff:
+    """Compare two of a kind.
+
+    Raises:
+        ValueError: One is of a trace, the other of a snapshot.
+    """
+    if before.kind != after.kind:
+        raise ValueError(
+            f"a {before.kind} and a {after.kind} cannot be compared; two of a kind can"
+        )
+    return Diff(
+        tuple(Change(k, before.totals[k], after.totals[k]) for k in before.totals),
+        _changes(before.by_tag, after.by_tag),
+        _changes(
+            {str(k): v for k, v in before.by_size.items()},
+            {str(k): v for k, v in after.by_size.items()},
+        ),
+    )
+
+
+def _contents(
+    kind: str, totals: dict[str, int], blocks: Iterator[tuple[int, str | None]]
+) -> Contents:
+    by_tag: dict[str, Held] = {}
+    by_size: dict[int, Held] = {}
+    for nbytes, tag in blocks:
+        name = NO_TAG if tag is None else tag
+        by_tag[name] = by_tag.get(name, Held()).plus(nbytes)
+        size = 1 << max(nbytes - 1, 0).bit_length()
+        by_size[size] = by_size.get(size, Held()).plus(nbytes)
+    return Contents(kind, totals, by_tag, by_size)
+
+
+def _live_at_end(trace: Trace) -> int:
+    freed = sum(trace.nbytes_of[~one] for one in trace.operations if one < 0)
+    return sum(trace.nbytes_of) - freed
+
+
+def _changes(before: dict[str, Held], after: dict[str, Held]) -> tuple[Change, ...]:
+    """Return what differs, the most growth first."""
+    nothing = Held()
+    pairs = (
+        (name, before.get(name, nothing), after.get(name, nothing))
+        for name in {**before, **after}
+    )
+    changes = (
+        Change(name, b.nbytes, a.nbytes, b.blocks, a.blocks)
+        for name, b, a in pairs
+        if b != a
+    )
+    return tuple(sorted(changes, key=lambda change: (-change.growth, change.name)))

@@ -1,0 +1,22 @@
+"""Open a trace or a snapshot, whichever a file holds."""
+
+from madl.diagnostics.snapshot_json import FORMAT, load_snapshot
+from madl.diagnostics.trace import Trace
+from madl.diagnostics.trace_lines import TraceSource, opened
+from madl.diagnostics.trace_reader import open_trace
+from madl.snapshot import PoolSnapshot
+
+_HEAD_NBYTES = 4096
+
+
+def open_trace_or_snapshot(source: TraceSource) -> Trace | PoolSnapshot:
+    """Return what is in a file: its content tells which it is.
+
+    Raises:
+        FileFormatError: It cannot be opened, is neither, or is broken.
+    """
+    with opened(source) as file:
+        head = file.read(_HEAD_NBYTES)
+    if head.lstrip()[:1] == b"{" and FORMAT.encode() in head:
+        return load_snapshot(source)
+    return open_trace(source)

@@ -1,0 +1,201 @@
+"""Pictures of madl's pools in PyTorch's viewer, https://pytorch.org/memory_viz.
+
+The viewer reads a pickle of plain containers, of protocol 4 at most. It adds up block
+sizes to find where each starts, so the blocks of a segment leave no gap; and it replays
+the events backwards from the final state, so that both have to agree.
+"""
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from madl.diagnostics.trace import Trace
+from madl.hotpath import Memory
+from madl.pool import Pool
+from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.stacks import Stack
+
+_PROTOCOL = 4
+_MADE_UP_ADDRESSES = 1 << 48
+"""From one arena to the next, where they have no addresses of their own."""
+_STATES = {"live": "active_allocated", "binned": "inactive", "free": "inactive"}
+
+
+class _Event(NamedTuple):
+    action: str
+    address: int
+    nbytes: int
+    stream: int = 0
+    stack: Stack = ()
+    tag: str | None = None
+
+    def as_dict(self, time_us: int) -> dict[str, Any]:
+        return {
+            "action": self.action,
+            "addr": self.address,
+            "size": self.nbytes,
+            "stream": self.stream,
+            "time_us": time_us,
+            "frames": _frames(self.stack, self.tag),
+        }
+
+
+def export_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> None:
+    """Write a snapshot for PyTorch's viewer; an existing file is replaced.
+
+    Live blocks seem to have been allocated in the order in which they lie.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    events = [
+        _Event(
+            "alloc",
+            base + block.offset,
+            block.capacity_nbytes,
+            stack=block.stack,
+            tag=block.tag,
+        )
+        for base, arena in _placed(snapshot)
+        for block in arena.blocks
+        if block.state == "live"
+    ]
+    _write(snapshot, events, path)
+
+
+def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write what a pool makes of a trace for PyTorch's viewer.
+
+    The pool, of device ``sim``, recycles no page: what it has once taken it keeps, so
+    that every event lies in a segment. An event takes a microsecond.
+
+    Raises:
+        OSError: The file cannot be written.
+        OutOfMemoryError: The trace needs more than the 256 GiB of ``sim``.
+    """
+    with Pool("sim", recycle=False) as pool:
+        placed: list[tuple[object, int, int]] = [(None, 0, 0)] * trace.allocations
+        held: list[Memory | None] = [None] * trace.allocations
+        for operation in trace.operations:
+            if operation >= 0:
+                memory = pool.allocate(trace.nbytes_of[operation])
+                placed[operation] = memory._place() or (None, 0, 0)
+                held[operation] = memory
+                del memory  # else it outlives its free
+            else:
+                held[~operation] = None
+        snapshot = pool.snapshot()
+        arenas: list[object] = [*pool._growth.all_arenas()]  # as in the snapshot
+        held.clear()
+    base_of = dict(zip(arenas, (base for base, _ in _placed(snapshot)), strict=True))
+    events: list[_Event] = []
+    for operation in trace.operations:
+        is_free = operation < 0
+        arena, offset, capacity = placed[~operation if is_free else operation]
+        if arena is None:  # of zero bytes
+            continue
+        event = _described(trace, operation, base_of[arena] + offset, capacity)
+        events += _freed(event) if is_free else [event]
+    _write(snapshot, events, path)
+
+
+def _described(trace: Trace, operation: int, address: int, capacity: int) -> _Event:
+    allocation = ~operation if operation < 0 else operation
+    return _Event(
+        "alloc",
+        address,
+        capacity,
+        0 if trace.stream_of is None else trace.stream_of[allocation],
+        () if trace.stack_of is None else trace.stacks[trace.stack_of[allocation]],
+        None if trace.tag_of is None else trace.tags[trace.tag_of[allocation]],
+    )
+
+
+def _freed(event: _Event) -> list[_Event]:
+    return [
+        event._replace(action="free_requested"),
+        event._replace(action="free_completed"),
+    ]
+
+
+def _write(
+    snapshot: PoolSnapshot, events: list[_Event], path: str | os.PathLike[str]
+) -> None:
+    latest = {event.address: event for event in events if event.action == "alloc"}
+    segments = [
+        _segment(base, start, nbytes, arena, latest)
+        for base, arena in _placed(snapshot)
+        for start, nbytes in arena.committed_runs
+    ]
+    taken = [_Event("segment_alloc", s["address"], s["total_size"]) for s in segments]
+    content = {
+        "segments": segments,
+        "device_traces": [
+            [event.as_dict(time) for time, event in enumerate(taken + events)]
+        ],
+        "allocator_settings": {"madl": snapshot.device},
+        "external_annotations": [],
+    }
+    Path(path).write_bytes(pickle.dumps(content, protocol=_PROTOCOL))
+
+
+def _placed(snapshot: PoolSnapshot) -> Iterator[tuple[int, ArenaSnapshot]]:
+    """Yield each arena with an address, its own or one that no other uses."""
+    for index, arena in enumerate(snapshot.arenas, 1):
+        base = index * _MADE_UP_ADDRESSES if arena.address is None else arena.address
+        yield base, arena
+
+
+def _segment(
+    base: int, start: int, nbytes: int, arena: ArenaSnapshot, latest: dict[int, _Event]
+) -> dict[str, Any]:
+    """Return a committed run; only free blocks reach beyond it, and are cut."""
+    blocks = []
+    for block in arena.blocks:
+        first = max(block.offset, start)
+        stop = min(block.offset + block.capacity_nbytes, start + nbytes)
+        if first < stop:
+            blocks.append(_block(base + first, stop - first, block, latest))
+    live = [block for block in blocks if block["state"] == "active_allocated"]
+    live_nbytes = sum(block["size"] for block in live)
+    return {
+        "device": 0,
+        "address": base + start,
+        "total_size": nbytes,
+        "allocated_size": live_nbytes,
+        "active_size": live_nbytes,
+        "requested_size": sum(block["requested_size"] for block in live),
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _block(
+    address: int, nbytes: int, block: BlockSnapshot, latest: dict[int, _Event]
+) -> dict[str, Any]:
+    frames: list[dict[str, Any]] = []
+    if block.state == "live" and address in latest:
+        frames = _frames(latest[address].stack, latest[address].tag)
+    return {
+        "address": address,
+        "size": nbytes,
+        "requested_size": block.nbytes if block.state == "live" else 0,
+        "state": _STATES[block.state],
+        "frames": frames,
+    }
+
+
+def _frames(stack: Stack, tag: str | None) -> list[dict[str, Any]]:
+    """Return a stack as the viewer knows it; a tag is its innermost frame."""
+    frames = [] if tag is None else [{"filename": "tag", "line": 0, "name": tag}]
+    frames += [
+        {"filename": line.filename, "line": line.number, "name": line.function}
+        for line in stack
+    ]
+    return frames

@@ -1,0 +1,216 @@
+"""Snapshots as JSON files, in the format of ``schemas/snapshot-v1.json``.
+
+The reader trusts nothing: kinds, ranges and the tiling of blocks are checked, and the
+size of the file is bounded. ``load_snapshot(save_snapshot(...))`` is the identity.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from madl.diagnostics.stack_text import stack_from_lists
+from madl.diagnostics.trace_lines import TraceSource, opened, path_of
+from madl.errors import FileFormatError
+from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+
+FORMAT = "madl-snapshot"
+VERSION = 1
+SNAPSHOT_LIMIT_NBYTES = 128 << 20
+"""Of the JSON text, unpacked: about a million blocks."""
+_NBYTES_LIMIT = 1 << 63
+_ADDRESS_LIMIT = 1 << 64
+_STATES = ("live", "binned", "free")
+
+T = TypeVar("T")
+
+
+class _BadSnapshotError(ValueError):
+    """Why a snapshot is refused; the reader adds the file."""
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``save_snapshot`` writes."""
+    text = files("madl.diagnostics").joinpath("schemas/snapshot-v1.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def save_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> None:
+    """Write ``pool.snapshot()`` as JSON; an existing file is replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    document = {"format": FORMAT, "version": VERSION, **snapshot.as_dict()}
+    Path(path).write_text(json.dumps(document, separators=(",", ":")), "utf-8")
+
+
+def load_snapshot(source: TraceSource) -> PoolSnapshot:
+    """Return the snapshot in a JSON file, gzipped or plain, or in its bytes.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+    """
+    path = path_of(source)
+    with opened(source) as file:
+        text = file.read(SNAPSHOT_LIMIT_NBYTES + 1)
+    if len(text) > SNAPSHOT_LIMIT_NBYTES:
+        reason = f"a snapshot has at most {SNAPSHOT_LIMIT_NBYTES} bytes"
+        raise FileFormatError(path, 0, reason)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileFormatError(path, error.lineno, f"no JSON: {error.msg}") from None
+    except (ValueError, RecursionError):  # no UTF-8, numbers too long, nested too deep
+        raise FileFormatError(path, 0, "no JSON that could be a snapshot") from None
+    try:
+        return _snapshot(document)
+    except _BadSnapshotError as bad:
+        raise FileFormatError(path, 0, str(bad)) from None
+
+
+def _snapshot(document: object) -> PoolSnapshot:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _BadSnapshotError(f'"format" must be {FORMAT!r}: this is something else')
+    if document.get("version") != VERSION or document["version"] is True:
+        raise _BadSnapshotError(
+            f'"version" must be {VERSION}, got {_shown(document.get("version"))}. '
+            "Try: the release of madl that wrote it, or a later one"
+        )
+    return PoolSnapshot(
+        device=_text(document, "device"),
+        live_nbytes=_nbytes(document, "live_nbytes"),
+        committed_nbytes=_nbytes(document, "committed_nbytes"),
+        arenas=_all(document, "arenas", _arena),
+    )
+
+
+def _arena(fields: object) -> ArenaSnapshot:
+    arena = _object(fields, "an arena")
+    address = arena.get("address", "nothing")
+    if address is not None and not _is_integer(address, _ADDRESS_LIMIT):
+        raise _BadSnapshotError(
+            f'"address" must be null or below {_ADDRESS_LIMIT}, got {_shown(address)}'
+        )
+    found = ArenaSnapshot(
+        nbytes=_nbytes(arena, "nbytes"),
+        address=address,
+        page_nbytes=_nbytes(arena, "page_nbytes"),
+        committed_runs=_all(arena, "committed_runs", _run),
+        blocks=_all(arena, "blocks", _block),
+    )
+    _check_tiling(found)
+    return found
+
+
+def _run(run: object) -> tuple[int, int]:
+    if not (
+        isinstance(run, list)
+        and len(run) == 2
+        and all(_is_integer(number, _NBYTES_LIMIT) for number in run)
+    ):
+        raise _BadSnapshotError(
+            f"a committed run must be [offset, bytes], got {_shown(run)}"
+        )
+    return run[0], run[1]
+
+
+def _block(fields: object) -> BlockSnapshot:
+    block = _object(fields, "a block")
+    state, tag = block.get("state"), block.get("tag")
+    if state not in _STATES:
+        raise _BadSnapshotError(
+            f'"state" must be one of {", ".join(_STATES)}, got {_shown(state)}'
+        )
+    if tag is not None:
+        _text(block, "tag")
+    try:
+        stack = stack_from_lists(block.get("stack", []))
+    except ValueError as error:
+        raise _BadSnapshotError(str(error)) from None
+    return BlockSnapshot(
+        offset=_nbytes(block, "offset"),
+        capacity_nbytes=_nbytes(block, "capacity_nbytes"),
+        state=state,
+        nbytes=_nbytes(block, "nbytes"),
+        tag=tag,
+        stack=stack,
+    )
+
+
+def _check_tiling(arena: ArenaSnapshot) -> None:
+    position = 0
+    for block in arena.blocks:
+        if block.offset != position or block.capacity_nbytes == 0:
+            raise _BadSnapshotError(
+                "blocks must fill an arena without gap or overlap, lowest first, but "
+                f"one of {block.capacity_nbytes} bytes starts at {block.offset} "
+                f"where {position} was expected"
+            )
+        if block.nbytes > block.capacity_nbytes:
+            raise _BadSnapshotError(
+                f"a block of {block.capacity_nbytes} bytes cannot hold {block.nbytes}"
+            )
+        position += block.capacity_nbytes
+    if position != arena.nbytes:
+        raise _BadSnapshotError(
+            f"the blocks of an arena of {arena.nbytes} bytes end at {position}"
+        )
+    end = 0
+    for offset, nbytes in arena.committed_runs:
+        if offset < end or nbytes == 0 or offset + nbytes > arena.nbytes:
+            raise _BadSnapshotError(
+                "committed runs must lie in the arena, apart and lowest first, got "
+                f"[{offset}, {nbytes}]"
+            )
+        end = offset + nbytes
+
+
+def _all(
+    fields: dict[str, Any], key: str, read: Callable[[object], T]
+) -> tuple[T, ...]:
+    value = fields.get(key)
+    if not isinstance(value, list):
+        raise _BadSnapshotError(f'"{key}" must be a list, got {_shown(value)}')
+    return tuple(map(read, value))
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _BadSnapshotError(f"{what} must be an object, got {_shown(value)}")
+    return value
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not (isinstance(value, str) and value.isprintable()):
+        raise _BadSnapshotError(
+            f'"{key}" must be a printable text, got {_shown(value)}'
+        )
+    return value
+
+
+def _nbytes(fields: dict[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if not _is_integer(value, _NBYTES_LIMIT):
+        raise _BadSnapshotError(
+            f'"{key}" must be a whole number from 0 and below {_NBYTES_LIMIT}, '
+            f"got {_shown(value)}"
+        )
+    number: int = value  # type: ignore[assignment]  # as tested above
+    return number
+
+
+def _is_integer(value: object, limit: int) -> bool:
+    return type(value) is int and 0 <= value < limit
+
+
+def _shown(value: object) -> str:
+    """Return the start of a value, fit for an error."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

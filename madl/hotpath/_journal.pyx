@@ -1,0 +1,100 @@
+"""A journal that pools write to by themselves, compiled.
+
+The twin of ``interpreted_journal``: the same records, but here the hot path writes
+them, without a call to Python. ``journal.h`` has how.
+"""
+
+import itertools
+import os
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from madl.hotpath._compiled cimport write_to
+from madl.hotpath.bins cimport madl_journal
+
+cdef extern from "journal.h":
+    const bint MADL_HAS_JOURNAL
+    void madl_journal_open(madl_journal* journal, int file) noexcept nogil
+    void madl_journal_close(madl_journal* journal) noexcept nogil
+    void madl_journal_put(
+        madl_journal* journal, uint64_t value, uint64_t key_and_kind
+    ) noexcept nogil
+    void madl_journal_enter(madl_journal* journal) noexcept nogil
+    void madl_journal_leave(madl_journal* journal) noexcept nogil
+
+if not MADL_HAS_JOURNAL:
+    raise ImportError("this system has no mmap")
+
+cdef list listening = []
+cdef object numbers = itertools.count(1)
+
+if hasattr(os, "register_at_fork"):  # what listens there is the parent's
+    os.register_at_fork(after_in_child=listening.clear)
+
+
+cdef class Journal:
+    """Records of 16 bytes in a mapped file; all pools write while it listens."""
+
+    hears_pools = True
+
+    cdef madl_journal journal
+
+    def __init__(self, int file):
+        madl_journal_open(&self.journal, file)
+
+    def __dealloc__(self):
+        madl_journal_close(&self.journal)
+
+    def put(self, bytes records):
+        """Write whole records, one behind the other."""
+        cdef uint64_t words[2]
+        cdef const char* source = records
+        cdef Py_ssize_t position
+        madl_journal_enter(&self.journal)
+        for position in range(0, len(records) - 15, 16):
+            memcpy(words, source + position, 16)
+            madl_journal_put(&self.journal, words[0], words[1])
+        madl_journal_leave(&self.journal)
+
+    def listen(self, define_tag):
+        """Let all pools write here, too.
+
+        ``define_tag(number, tag)`` is called before a tag's number is first written.
+        """
+        listening.append((self, define_tag))
+        relink()
+
+    def stop_listening(self):
+        """Let no pool write here any more; again, it does nothing."""
+        listening[:] = [entry for entry in listening if entry[0] is not self]
+        relink()
+
+    @property
+    def error(self):
+        """The errno that ended the writing, or 0."""
+        return self.journal.error
+
+    @property
+    def end(self):
+        """Bytes of all records that were written."""
+        return self.journal.end
+
+
+cdef int relink() except -1:
+    """Chain the journals that listen, and let the pools know."""
+    cdef madl_journal* newest = NULL
+    cdef Journal journal
+    for journal, _ in listening:
+        journal.journal.older = newest
+        newest = &journal.journal
+    write_to(newest, number_tag if listening else None)
+    return 0
+
+
+def number_tag(tag):
+    """Return a number for a tag, which all that listen have been told."""
+    number = next(numbers)
+    for _, define_tag in listening:
+        define_tag(number, tag)
+    return number

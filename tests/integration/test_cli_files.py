@@ -1,0 +1,157 @@
+"""``madl diff`` and ``madl export``, and what ``madl replay`` says of a journal."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import madl
+from madl import Pool, cli
+from madl.diagnostics import open_trace, save_snapshot
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[str, str]:
+    pool = Pool("sim")
+    paths = str(tmp_path / "a.trace.gz"), str(tmp_path / "b.trace.gz")
+    for path, count in zip(paths, (2, 5), strict=True):
+        with madl.record(path):
+            held = [pool.allocate("1 MiB", tag="[weights]") for _ in range(count)]
+            held.append(pool.allocate(100))
+            del held
+    return paths
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    with Pool("sim") as pool:
+        held = pool.allocate(5)
+        save_snapshot(pool.snapshot(), tmp_path / "s.json")
+        del held
+    return str(tmp_path / "s.json")
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*arguments])
+    return int(caught.value.code or 0)
+
+
+def test_diff_shows_what_grew(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run("diff", *traces)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert any(
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        == ["[weights]", "2.0 MiB", "5.0 MiB", "+3.0 MiB", "2 -> 5"]
+        for line in lines
+    ), lines
+    assert any("up to 1.0 MiB" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_diff_as_json_is_one_object(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run("diff", *traces, "--json")
+
+    found = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert found["tags"] == [
+        {
+            "name": "[weights]",
+            "before": 2 << 20,
+            "after": 5 << 20,
+            "blocks_before": 2,
+            "blocks_after": 5,
+            "growth": 3 << 20,
+        }
+    ]
+    assert {"totals", "tags", "sizes"} == found.keys()
+
+
+def test_diff_of_snapshots(snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diff", snapshot, snapshot) == 0
+    assert "nothing changed" in capsys.readouterr().out
+
+
+def test_diff_of_two_kinds_is_misuse(
+    traces: tuple[str, str], snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("diff", traces[0], snapshot) == 2
+    assert "a trace and a snapshot cannot be compared" in capsys.readouterr().err
+
+
+def test_diff_of_a_broken_file_exits_with_1(
+    traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"format":"madl-snapshot","version":1}')
+
+    assert run("diff", traces[0], str(broken)) == 1
+    assert capsys.readouterr().err == (
+        f'madl: {broken}: "device" must be a printable text, got None\n'
+    )
+
+
+@pytest.mark.parametrize("target", ["out.pickle", "out.json"])
+def test_export_writes_what_the_suffix_says(
+    target: str, traces: tuple[str, str], tmp_path: Path
+) -> None:
+    assert run("export", traces[0], str(tmp_path / target)) == 0
+
+    start = (tmp_path / target).read_bytes()[:2]
+    assert start == {"out.pickle": b"\x80\x04", "out.json": b'{"'}[target]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("out.html", "TARGET must end in .pickle or .json"),
+        ("nowhere/out.pickle", "cannot write"),
+    ],
+)
+def test_export_to_what_cannot_be_is_misuse(
+    target: str,
+    reason: str,
+    traces: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("export", traces[0], str(tmp_path / target)) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_snapshot_is_exported_for_pytorch_only(
+    snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("export", snapshot, str(tmp_path / "s.pickle")) == 0
+    assert run("export", snapshot, str(tmp_path / "t.json")) == 2
+    assert "a snapshot can be written as .pickle only" in capsys.readouterr().err
+
+
+def test_replay_says_that_a_journal_has_not_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = Pool("sim")
+    with madl.record(tmp_path / "run.trace.gz"):
+        pool.allocate(8).free()
+        journal = str(shutil.copy(tmp_path / "run.trace.gz.journal", tmp_path / "left"))
+
+    shown = run("replay", journal)
+    as_json = run("replay", journal, "--json")
+
+    out, err = capsys.readouterr()
+    (note,) = open_trace(journal).notes
+    assert (shown, as_json) == (0, 0)
+    assert err == f"note: {note}\n"
+    assert json.loads(out[out.index("{") :])["notes"] == [note]
