@@ -116,9 +116,10 @@ def allocate(
 
     Thread-safe.
     """
-    return pool_in_use(device).allocate(
-        nbytes, alignment=alignment, stream=stream, tag=tag
-    )
+    pool = pool_in_use(device)
+    if alignment is stream is tag is None:  # without options it is quickest
+        return pool.allocate(nbytes)
+    return pool.allocate(nbytes, alignment=alignment, stream=stream, tag=tag)
 
 
 def devices() -> tuple[str, ...]:

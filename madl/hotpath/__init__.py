@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from madl.hotpath.interpreted_join import JoinedPool
     from madl.hotpath.interpreted_memory import Block, Memory
     from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+    from madl.hotpath.interpreted_root import Root
     from madl.hotpath.shared import HotArena
 else:
     try:
@@ -30,6 +31,7 @@ else:
             HotPool,
             JoinedPool,
             Memory,
+            Root,
             change_watch_count,
         )
 
@@ -44,6 +46,7 @@ else:
 
             interpreted_guarded.install()
         from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+        from madl.hotpath.interpreted_root import Root
         from madl.hotpath.shared import HotArena
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "HotPool",
     "JoinedPool",
     "Memory",
+    "Root",
     "Watch",
     "change_watch_count",
     "register_cold",

@@ -85,7 +85,8 @@ def empty_like(
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, SupportsIndex) else shape
+    # Not isinstance(): that of a protocol costs more than an array.
+    sizes = (shape,) if hasattr(shape, "__index__") else shape
     dimensions = tuple(operator.index(size) for size in sizes)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")
