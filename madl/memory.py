@@ -127,8 +127,10 @@ def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # no
     """Copy the bytes of ``source`` to the start of ``destination``.
 
     Args:
-        destination: A ``Memory``, or anything with a writable buffer.
-        source: A ``Memory``, or anything with a buffer.
+        destination: A ``Memory``, or an array in host memory of any library: of
+            NumPy or PyTorch, or anything else with a buffer, ``__array_interface__``
+            or ``__dlpack__``. It must be writable and have no gaps.
+        source: The same; it may be read-only.
         stream: Where the copy is queued. Without one it is complete on return.
 
     Raises:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
-from madl.errors import MissingCapabilityError, NotContiguousError
+from madl.errors import MissingCapabilityError
+from madl.hostbytes import bytes_of_array
 from madl.hotpath import Memory
 from madl.location import is_plain_host, locate, reservation_of
 from madl.views import view
@@ -35,17 +36,8 @@ class Part(NamedTuple):
 
 
 def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
-    """Return the bytes of a ``Memory`` or of any C-contiguous buffer.
-
-    Raises:
-        NotContiguousError: The buffer has gaps.
-    """
-    if isinstance(source, Memory):
-        return view(source)
-    buffer = memoryview(source)
-    if not buffer.c_contiguous:
-        raise NotContiguousError(buffer.shape or (), buffer.strides or ())
-    return buffer.cast("B") if buffer.nbytes else memoryview(bytearray())
+    """Return the bytes of a ``Memory`` or of an array in host memory."""
+    return view(source) if isinstance(source, Memory) else bytes_of_array(source)
 
 
 def check_room(of: int, to: int, *, is_readonly: bool) -> None:
