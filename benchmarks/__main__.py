@@ -17,6 +17,7 @@ NAMES = (
     "traces",
     "fill",
     "expressions",
+    "numpy_route",
     "threads",
     "bookkeeping",
     "import_time",
