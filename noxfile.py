@@ -9,6 +9,15 @@ nox.options.sessions = ["dist"]
 PROJECT = nox.project.load_toml("pyproject.toml")
 PURE = {"MADL_COMPILE": "0"}
 COMPILED = {"MADL_COMPILE": "1"}
+NUMPY_TESTS = (
+    "--pyargs",
+    "numpy._core.tests.test_multiarray",
+    "numpy._core.tests.test_numeric",
+    "numpy._core.tests.test_ufunc",
+    "numpy.lib.tests.test_function_base",
+    "-m",
+    "not slow",
+)
 RESULTS = {"json": "json", "markdown": "md", "svg": "svg"}
 
 
@@ -51,6 +60,25 @@ def bench(session: nox.Session) -> None:
     folder = "build/bench/latest"
     written = [f"--{kind}={folder}.{end}" for kind, end in RESULTS.items()]
     session.run("python", "-m", "benchmarks", *written, *session.posargs)
+
+
+@nox.session
+def numpy_suite(session: nox.Session) -> None:
+    """Run NumPy's own tests while its arrays of 4 KiB and more come from a pool.
+
+    It takes a few minutes. Arguments choose among the tests, as pytest's do.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    folder = "tests/numpy_suite"
+    session.run(
+        "pytest",
+        f"--config-file={folder}/pytest.ini",
+        "-p",
+        "madl_route",
+        *(session.posargs or NUMPY_TESTS),
+        env={"PYTHONPATH": folder, "MADL_ROUTE_THRESHOLD": "4 KiB"},
+    )
 
 
 @nox.session

@@ -18,6 +18,7 @@ NAMES = (
     "traces",
     "fill",
     "expressions",
+    "numpy_route",
     "threads",
     "bookkeeping",
     "import_time",

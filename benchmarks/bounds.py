@@ -101,6 +101,9 @@ BOUNDS = (
     _most("fill", "over refilling one held buffer", 1.05, 1.2),
     _least("fill", "NumPy over it, 64 MB", 1.7, 1.4),
     _least("fill", f"{fill.NUMPY_SMALL_PAGES} over it, 64 MB", 5, 4),
+    _most("numpy_route", "over NumPy's own, 64 B", 1.05, 1.05),
+    _least("numpy_route", "np.empty over it, 64 MB", 30, 15),
+    _least("numpy_route", "a * b + c over it, 64 MB", 1.2, 1.2),
     _least("expressions", "PyOpenCL pool over madl", 1, None),
     _most("import_time", "import madl over import numpy", 1 / 3, None),
 )

@@ -131,9 +131,10 @@ def allocate(
 
     Thread-safe.
     """
-    return pool_in_use(device).allocate(
-        nbytes, alignment=alignment, stream=stream, tag=tag
-    )
+    pool = pool_in_use(device)
+    if alignment is stream is tag is None:  # without options it is quickest
+        return pool.allocate(nbytes)
+    return pool.allocate(nbytes, alignment=alignment, stream=stream, tag=tag)
 
 
 def trim(keep: int | str = 0) -> int:

@@ -1,7 +1,8 @@
 """Where a memory lies, be it whole or a slice."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import HotArena, Memory
@@ -58,6 +59,21 @@ def locate(memory: Memory, use: str) -> Place:
         arena, offset = locate(memory._root.parent, use)
         return Place(arena, offset + memory._root.start)
     raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
+
+
+class Part(NamedTuple):
+    """A range of a device's memory, for copies."""
+
+    holder: Any
+    """The ``Memory`` that it belongs to, or another library's array, by its stream."""
+    backend: CountedBackend
+    reservation: Reservation
+    offset: int
+    nbytes: int
+
+    def cut(self, start: int, stop: int) -> "Part":
+        """Return a part of it."""
+        return self._replace(offset=self.offset + start, nbytes=stop - start)
 
 
 class _Reserved(Protocol):

@@ -11,6 +11,8 @@ from typing import Any
 from madl import hotpath, transfer
 from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError
+from madl.exchange import dlpack, dlpack_device
+from madl.foreign import is_on_device
 from madl.hotpath import Memory
 from madl.location import (
     Slice,
@@ -126,8 +128,10 @@ def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # no
     """Copy the bytes of ``source`` to the start of ``destination``.
 
     Args:
-        destination: A ``Memory``, or anything with a writable buffer.
-        source: A ``Memory``, or anything with a buffer.
+        destination: A ``Memory``, or an array of any library: in host memory with a
+            buffer, ``__array_interface__`` or ``__dlpack__``, on a CUDA device with
+            ``__cuda_array_interface__``, or of PyOpenCL. Writable, without gaps.
+        source: The same; it may be read-only.
         stream: Where the copy is queued. Without one it is complete on return.
 
     Raises:
@@ -138,16 +142,19 @@ def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # no
     Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
     Between two devices the bytes go through the host.
     """
-    for side in (destination, source):
-        if isinstance(side, Memory) and not is_plain_host(side):
-            transfer.copy(destination, source, stream)
-            return
+    if not (_is_host(destination) and _is_host(source)):
+        transfer.copy(destination, source, stream)
+        return
     if stream is not None:
         owner = destination if isinstance(destination, Memory) else source
         raise transfer.no_streams(owner)
     to, of = bytes_of(destination), bytes_of(source)
     transfer.check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
     to[: of.nbytes] = of
+
+
+def _is_host(side: Any) -> bool:  # noqa: ANN401  # any array or Memory
+    return is_plain_host(side) if isinstance(side, Memory) else not is_on_device(side)
 
 
 def copy_from(memory: Memory, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
@@ -256,6 +263,8 @@ hotpath.register_cold(
         "copy_to": copy_to,
         "cut": cut,
         "device": lambda memory: memory._pool.device,
+        "dlpack": dlpack,
+        "dlpack_device": dlpack_device,
         "fill": fill,
         "is_freed": is_freed,
         "memoryview": view,

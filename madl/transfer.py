@@ -5,13 +5,15 @@ queued there already, and has been done on return.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability, Reservation
-from madl.errors import MissingCapabilityError, NotContiguousError
+from madl.backends.protocol import Capability
+from madl.errors import MissingCapabilityError
+from madl.foreign import Foreign, is_on_device, part_of_array
+from madl.hostbytes import bytes_of_array
 from madl.hotpath import Memory
-from madl.location import is_plain_host, locate, reservation_of
+from madl.location import Part, is_plain_host, locate, reservation_of
 from madl.views import view
 
 STAGE_NBYTES = 8 << 20
@@ -20,32 +22,9 @@ STAGE_NBYTES = 8 << 20
 _FOR_HOST = Capability.HOST_ACCESS | Capability.PINNED | Capability.MANAGED
 
 
-class Part(NamedTuple):
-    """A range of a device's memory, and the handle that it belongs to."""
-
-    memory: Memory
-    backend: CountedBackend
-    reservation: Reservation
-    offset: int
-    nbytes: int
-
-    def cut(self, start: int, stop: int) -> "Part":
-        """Return a part of it."""
-        return self._replace(offset=self.offset + start, nbytes=stop - start)
-
-
 def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
-    """Return the bytes of a ``Memory`` or of any C-contiguous buffer.
-
-    Raises:
-        NotContiguousError: The buffer has gaps.
-    """
-    if isinstance(source, Memory):
-        return view(source)
-    buffer = memoryview(source)
-    if not buffer.c_contiguous:
-        raise NotContiguousError(buffer.shape or (), buffer.strides or ())
-    return buffer.cast("B") if buffer.nbytes else memoryview(bytearray())
+    """Return the bytes of a ``Memory`` or of an array in host memory."""
+    return view(source) if isinstance(source, Memory) else bytes_of_array(source)
 
 
 def check_room(of: int, to: int, *, is_readonly: bool) -> None:
@@ -62,7 +41,7 @@ def check_room(of: int, to: int, *, is_readonly: bool) -> None:
 def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
     """Copy as ``memory.copy`` does, where one side is on a device."""
     of, to = _side(source), _side(destination)
-    is_readonly = isinstance(to, memoryview) and to.readonly
+    is_readonly = to.readonly if isinstance(to, memoryview) else _is_readonly(to)
     check_room(of.nbytes, to.nbytes, is_readonly=is_readonly)
     if stream is not None:
         _check_stream(destination, source, of, to)
@@ -73,6 +52,10 @@ def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401
         _write(to.cut(0, of.nbytes), of, stream)
     else:
         _read(to[: of.nbytes], of, stream)
+
+
+def _is_readonly(part: Part) -> bool:
+    return isinstance(part.holder, Foreign) and part.holder.is_readonly
 
 
 def _has_streams(memory: Memory) -> bool:
@@ -109,7 +92,9 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
 
     Memory that both reach is copied by the device, behind what is queued there.
     """
-    if not isinstance(side, Memory) or is_plain_host(side):
+    if not isinstance(side, Memory):
+        return part_of_array(side) if is_on_device(side) else bytes_of(side)
+    if is_plain_host(side):
         return bytes_of(side)
     if not side._nbytes:
         locate(side, "a view")
@@ -136,7 +121,7 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
     parts = [side for side in (of, to) if isinstance(side, Part)]
     for part in parts:
         if not part.backend.capabilities & Capability.STREAM_ORDERED:
-            raise no_streams(part.memory)
+            raise no_streams(part.holder)
     if not parts:
         raise no_streams(destination if isinstance(destination, Memory) else source)
     if len(parts) == 2 and parts[0].backend.inner != parts[1].backend.inner:
@@ -189,24 +174,26 @@ def _pieces(nbytes: int, *, backwards: bool) -> Iterator[tuple[int, int]]:
 
 
 def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
-    where = of.memory.stream if stream is None else stream
+    where = of.holder.stream if stream is None else stream
     of.backend.copy_to_host(of.reservation, of.offset, to, stream=where)
     if stream is None:
         _finish(of.backend, where)
 
 
 def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
-    where = to.memory.stream if stream is None else stream
+    where = to.holder.stream if stream is None else stream
     to.backend.copy_from_host(to.reservation, to.offset, of, stream=where)
     if stream is None:
         _finish(to.backend, where)
 
 
 def _copy_inside(to: Part, of: Part, stream: object) -> None:
-    where = to.memory.stream if stream is None else stream
+    where = to.holder.stream if stream is None else stream
     if stream is None:
         where = _join(to, of)
-    to.backend.copy_inside(
+    # What reaches lent memory reaches all of the device.
+    backend = of.backend if isinstance(of.holder, Foreign) else to.backend
+    backend.copy_inside(
         of.reservation, of.offset, to.reservation, to.offset, to.nbytes, stream=where
     )
     if stream is None:
@@ -234,8 +221,8 @@ def _copy_across(copy_from_device: Callable[..., None], to: Part, of: Part) -> N
     No stream runs on both devices, so the host waits for the source.
     """
     if Capability.STREAM_ORDERED in of.backend.capabilities:
-        of.backend.synchronize(of.backend.record(of.memory.stream))
-    where = to.memory.stream
+        of.backend.synchronize(of.backend.record(of.holder.stream))
+    where = to.holder.stream
     copy_from_device(
         of.backend.inner,
         of.reservation,
@@ -250,7 +237,7 @@ def _copy_across(copy_from_device: Callable[..., None], to: Part, of: Part) -> N
 
 def _join(to: Part, of: Part) -> object:
     """Return a stream that runs after all that is queued for both ranges."""
-    writes, reads = to.memory.stream, of.memory.stream
+    writes, reads = to.holder.stream, of.holder.stream
     if writes is None:
         _finish(to.backend, reads)
     elif to.backend.stream_key(writes) != of.backend.stream_key(reads):

@@ -5,34 +5,16 @@ of owners: it keeps the block, so the block goes back to its pool when the last 
 dies, whatever was freed before.
 """
 
-import ctypes
 import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from madl.hotpath import Memory
+from madl.hotpath import Memory, Root
+from madl.hotpath.shared import cold, known_dtypes
 from madl.location import Slice, host_address
 
 if TYPE_CHECKING:
     import numpy as np
-
-_WIDEST = ctypes.c_ubyte * sys.maxsize
-"""One array type for all sizes: ctypes keeps every type it makes for ever."""
-
-
-class Root(_WIDEST):  # type: ignore[misc,valid-type]  # ctypes array types are made at run time
-    """Holds the handle that keeps a block live for the views made from it."""
-
-    keeper: Memory
-
-
-def _hide_from_collector(root: Root) -> None:
-    """Let a root end with its last view only.
-
-    The collector ends the objects of a cycle one by one, in any order, while those
-    that it has not come to yet may still use a view.
-    """
-    ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(root))
 
 
 class _Unviewed:
@@ -57,26 +39,27 @@ def view(memory: Memory) -> memoryview:
     if isinstance(memory._root, Slice):
         start = memory._root.start
         return view(memory._root.parent)[start : start + memory._nbytes]
-    host = host_address(memory, "a view")
-    if host == 0:
-        return memoryview(bytearray())
-    if memory._nbytes > sys.maxsize:  # half of the addresses, where they have 32 bits
-        raise OverflowError(
-            f"a view has at most {sys.maxsize} bytes, the memory has "
-            f"{memory._nbytes}; allocate it in two parts"
-        )
+    root = _root_of(memory)
+    return memoryview(bytearray()) if root is None else root.view()
+
+
+def _root_of(memory: Memory) -> Root | None:
+    """Return the root of a whole memory's views; ``None`` without bytes."""
     if memory._root is None:
-        _attach_root(memory, host)
-    return memoryview(memory._root)[: memory._nbytes].cast("B")
-
-
-def _attach_root(memory: Memory, host: int) -> None:
-    root = Root.from_address(host)
-    _hide_from_collector(root)
-    memory._keep_by(root)
-    watch = memory._watch()
-    if watch is not None:
-        watch.is_viewed = True
+        host = host_address(memory, "a view")
+        if host == 0:
+            return None
+        if memory._nbytes > sys.maxsize:  # half of the addresses, with 32 bits
+            raise OverflowError(
+                f"a view has at most {sys.maxsize} bytes, the memory has "
+                f"{memory._nbytes}; allocate it in two parts"
+            )
+        memory._keep_by(Root.over(host, memory._nbytes))
+        watch = memory._watch()
+        if watch is not None:
+            watch.is_viewed = True
+    root: Root = memory._root
+    return root
 
 
 def has_views(memory: Memory) -> bool:
@@ -105,6 +88,32 @@ def array_interface(memory: Memory) -> dict[str, Any]:
 
 def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
     """Return a NumPy array over the memory, without a copy."""
+    array = None
+    if not isinstance(memory._root, Slice):
+        array = _array_at_once(_root_of(memory), memory._nbytes, dtype, shape)
+    return _array_with_care(memory, dtype, shape) if array is None else array
+
+
+def _array_at_once(root: Root | None, nbytes: int, dtype: Any, shape: Any) -> Any:  # noqa: ANN401  # what NumPy takes
+    """Return an array of a known data type; ``None`` leaves it to the longer way."""
+    try:
+        element = known_dtypes[dtype]
+        if shape is None:
+            shape, rest = divmod(nbytes, element.itemsize)
+            if rest:
+                return None
+        elif type(shape) is not tuple or len(shape) == 1:
+            length = shape[0] if type(shape) is tuple else shape
+            if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
+                return None
+        array = cold["ndarray"](shape, element, root)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        return None
+    # To NumPy, the buffer of an interpreted root has no end.
+    return array if root is not None and array.nbytes <= nbytes else None
+
+
+def _array_with_care(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
     import numpy as np
 
     element = np.dtype(dtype)
@@ -126,4 +135,9 @@ def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]": 
             f"an array {dimensions} of {element} needs {needed} bytes, "
             f"the memory has {memory._nbytes}"
         )
+    # Few, and of a size of their own.
+    is_plain = element.isbuiltin == 1 and element.itemsize > 0
+    if is_plain and isinstance(dtype, str | type | np.dtype):
+        cold["ndarray"] = np.ndarray
+        known_dtypes[dtype] = element
     return np.ndarray(dimensions, element, buffer=view(memory))

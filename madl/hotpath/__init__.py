@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from madl.hotpath.interpreted_journal import Journal
     from madl.hotpath.interpreted_memory import Block, Memory
     from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+    from madl.hotpath.interpreted_root import Root
     from madl.hotpath.shared import HotArena
 else:
     try:
@@ -31,6 +32,7 @@ else:
             HotPool,
             JoinedPool,
             Memory,
+            Root,
             change_watch_count,
         )
 
@@ -45,6 +47,7 @@ else:
 
             interpreted_guarded.install()
         from madl.hotpath.interpreted_pool import HotPool, change_watch_count
+        from madl.hotpath.interpreted_root import Root
         from madl.hotpath.shared import HotArena
 
     try:
@@ -63,6 +66,7 @@ __all__ = [
     "JoinedPool",
     "Journal",
     "Memory",
+    "Root",
     "Watch",
     "change_watch_count",
     "register_cold",

@@ -24,6 +24,15 @@ cdef class Memory:
     cdef Block* block
     cdef word size
 
+    cdef object array_at_once(self, dtype, shape)
+
+@cython.final
+@cython.no_gc
+cdef class Root:
+    cdef readonly Memory keeper
+    cdef void* address
+    cdef word nbytes
+
 cdef class HotPool:
     cdef Bins bins
     cdef Shared own

@@ -10,7 +10,7 @@ lock, and where C code allocates without holding it.
 
 import threading
 
-from cpython.buffer cimport PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_FillInfo, PyObject_GetBuffer
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uintptr_t
@@ -45,7 +45,12 @@ from madl.hotpath.bins cimport (
 )
 from madl.hotpath.fastcall cimport PyMethodDef, replace_method
 
-from madl.hotpath.shared import LARGEST_REQUEST_NBYTES, BlockState, cold
+from madl.hotpath.shared import (
+    LARGEST_REQUEST_NBYTES,
+    BlockState,
+    cold,
+    known_dtypes,
+)
 
 cdef extern from *:
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
@@ -255,7 +260,7 @@ cdef class Memory:
             return None
         return <object>self.block.watch
 
-    def _keep_by(self, root):
+    def _keep_by(self, Root root):
         """Let a root hold the block through a keeper of its own; the first wins."""
         cdef HotPool owner = <HotPool>self.owner
         cdef Memory keeper = owner.handle(NULL, self.size)
@@ -360,7 +365,26 @@ cdef class Memory:
 
     def as_array(self, dtype="uint8", shape=None):
         """Return a NumPy array over the memory, without a copy."""
-        return cold["as_array"](self, dtype, shape)
+        array = self.array_at_once(dtype, shape)
+        return cold["as_array"](self, dtype, shape) if array is None else array
+
+    cdef object array_at_once(self, dtype, shape):
+        """Return an array of a known data type; ``None`` leaves it to the longer way."""
+        if self.root is NULL or type(<object>self.root) is not Root:
+            return None
+        try:
+            element = known_dtypes[dtype]
+            if shape is None:
+                shape, rest = divmod(self.size, <word>element.itemsize)
+                if rest:
+                    return None
+            elif type(shape) is not tuple or len(shape) == 1:
+                length = shape[0] if type(shape) is tuple else shape
+                if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
+                    return None
+            return cold["ndarray"](shape, element, <object>self.root)
+        except (KeyError, OverflowError, TypeError, ValueError):
+            return None
 
     def memoryview(self):
         """Return a writable view of the bytes; it keeps the block live."""
@@ -369,6 +393,12 @@ cdef class Memory:
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         # The view's own root is the exporter, so nothing is left to release here.
         PyObject_GetBuffer(cold["memoryview"](self), buffer, flags)
+
+    def __dlpack_device__(self):
+        return cold["dlpack_device"](self)
+
+    def __dlpack__(self, *, stream=None, **options):
+        return cold["dlpack"](self, stream, options)
 
     def tobytes(self):
         """Return a copy of the content."""
@@ -405,6 +435,30 @@ cdef class Memory:
 
     def __repr__(self):
         return cold["repr"](self)
+
+
+@cython.final
+@cython.no_gc
+cdef class Root:
+    """The end of every view's chain of owners; it keeps the block until it ends.
+
+    The collector does not know it, so it ends with its last view only.
+    """
+
+    @staticmethod
+    def over(uintptr_t address, word nbytes):
+        """Return a root without a keeper yet."""
+        cdef Root root = Root.__new__(Root)
+        root.address = <void*>address
+        root.nbytes = nbytes
+        return root
+
+    def view(self):
+        """Return a writable view of the bytes."""
+        return memoryview(self)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, False, flags)
 
 
 cdef class HotPool:

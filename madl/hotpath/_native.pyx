@@ -40,19 +40,6 @@ cdef extern from "Python.h":
 
 cdef size_t LARGEST_REQUEST = <size_t>-1 >> 2
 
-cdef struct Entry:
-    uintptr_t address  # 0: never used; 1: used and removed
-    Block* block
-
-cdef struct Context:
-    # Lives as long as the process: blocks may be freed after everything else is gone.
-    PyObject* pool
-    Bins* bins  # the pool's
-    Entry* entries  # open addressing; a power of two of them; under the pool's guard
-    size_t count
-    size_t used  # removed ones included
-
-
 cdef inline size_t _slot(uintptr_t address) noexcept nogil:
     return <size_t>((<uint64_t>(address >> 9) * <uint64_t>0x9E3779B97F4A7C15ULL) >> 32)
 
@@ -62,6 +49,10 @@ cdef bint _remember(Context* context, uintptr_t address, Block* block) noexcept 
     if 2 * context.used >= context.count and not _rebuild(context):
         return False
     _insert(context, address, block)
+    if address < context.lowest:
+        context.lowest = address
+    if address > context.highest:
+        context.highest = address
     return True
 
 
@@ -172,11 +163,14 @@ cdef void* native_calloc(void* opaque, size_t count, size_t nbytes) noexcept nog
 
 
 cdef void native_free(void* opaque, void* pointer, size_t nbytes) noexcept nogil:
+    native_try_free(opaque, pointer)
+
+
+cdef bint native_try_free(void* opaque, void* pointer) noexcept nogil:
+    """Free what is the pool's; False, and nothing done, for other addresses."""
     cdef Context* context = <Context*>opaque
     cdef Entry* entry
     cdef bint is_last = False
-    if pointer is NULL:
-        return
     enter(context.bins)
     entry = _find(context, <uintptr_t>pointer)
     if entry is not NULL:
@@ -185,6 +179,20 @@ cdef void native_free(void* opaque, void* pointer, size_t nbytes) noexcept nogil
     leave(context.bins)
     if is_last and Py_IsInitialized():
         _tell_closed_pool(context)
+    return entry is not NULL
+
+
+cdef size_t native_nbytes(void* opaque, void* pointer) noexcept nogil:
+    """Return the bytes that were asked for; 0 for an address that is not the pool's."""
+    cdef Context* context = <Context*>opaque
+    cdef Entry* entry
+    cdef size_t nbytes = 0
+    enter(context.bins)
+    entry = _find(context, <uintptr_t>pointer)
+    if entry is not NULL:
+        nbytes = <size_t>entry.block.nbytes
+    leave(context.bins)
+    return nbytes
 
 
 cdef void _tell_closed_pool(Context* context) noexcept nogil:
@@ -201,17 +209,12 @@ cdef void _tell_closed_pool(Context* context) noexcept nogil:
 
 
 cdef void* native_realloc(void* opaque, void* pointer, size_t nbytes) noexcept nogil:
-    cdef Context* context = <Context*>opaque
-    cdef Entry* entry
     cdef void* moved
     cdef size_t had
     if pointer is NULL:
         return native_malloc(opaque, nbytes)
-    enter(context.bins)
-    entry = _find(context, <uintptr_t>pointer)
-    had = 0 if entry is NULL else <size_t>entry.block.nbytes
-    leave(context.bins)
-    if entry is NULL:
+    had = native_nbytes(opaque, pointer)
+    if had == 0:
         return NULL
     moved = native_malloc(opaque, nbytes)
     if moved is not NULL:
@@ -244,6 +247,7 @@ def native_functions(HotPool pool):
     Py_INCREF(pool)
     context.pool = <PyObject*>pool
     context.bins = &pool.bins
+    context.lowest = <uintptr_t>-1
     pool.become_guarded()
     return NativeFunctions(
         context=<uintptr_t>context,

@@ -17,6 +17,9 @@ LARGEST_REQUEST_NBYTES = 1 << 62
 cold: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods of ``Memory`` that are not hot, by name."""
 
+known_dtypes: dict[Any, Any] = {}
+"""NumPy's data types that arrays over memory may have, by what callers named them."""
+
 
 def register_cold(functions: dict[str, Callable[..., Any]]) -> None:
     """Give ``Memory`` the functions behind its methods that are not hot."""

@@ -1,5 +1,6 @@
 """NumPy arrays over pooled memory: ``empty``, ``zeros``, ``full``, ``empty_like``."""
 
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
@@ -73,19 +74,44 @@ def empty_like(
     shape: Shape | None = None,
     device: str | None = None,
 ) -> "np.ndarray[Any, Any]":
-    """Return an array of undefined content with the shape and dtype of ``model``."""
+    """Return an array of undefined content with the shape and dtype of ``model``.
+
+    Of an array of another library, on whatever device, only these two are looked at.
+
+    Raises:
+        TypeError: NumPy has no dtype of the model's name; pass ``dtype``.
+    """
+    if shape is None or dtype is None:
+        like = _described(model, dtype)
+        shape = like[0] if shape is None else shape
+        dtype = like[1]
+    return empty(shape, dtype, device=device)
+
+
+def _described(model: Any, dtype: Any) -> tuple[Shape, Any]:  # noqa: ANN401  # what NumPy takes
+    """Return shape and dtype of a model, the latter only if none is given."""
     import numpy as np
 
-    like = np.asarray(model)
-    return empty(
-        like.shape if shape is None else shape,
-        like.dtype if dtype is None else dtype,
-        device=device,
-    )
+    if not (hasattr(model, "shape") and hasattr(model, "dtype")):
+        model = np.asarray(model)
+    if dtype is not None:
+        return tuple(model.shape), dtype
+    return tuple(model.shape), _dtype_of(model.dtype)
+
+
+def _dtype_of(named: Any) -> "np.dtype[Any]":  # noqa: ANN401  # of any library
+    """Return NumPy's dtype for that of another library, by name if need be."""
+    import numpy as np
+
+    for name in (named, str(named).rpartition(".")[2]):
+        with contextlib.suppress(TypeError):
+            return np.dtype(name)
+    raise TypeError(f"NumPy has no dtype for {named}; pass dtype=, one of that size")
 
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, SupportsIndex) else shape
+    # Not isinstance(): that of a protocol costs more than an array.
+    sizes = (shape,) if hasattr(shape, "__index__") else shape
     dimensions = tuple(operator.index(size) for size in sizes)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")

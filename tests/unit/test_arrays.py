@@ -75,6 +75,41 @@ def test_empty_like_takes_others_that_are_named() -> None:
     assert (array.shape, array.dtype) == ((5,), np.uint8)
 
 
+class Elsewhere:
+    """An array of another library; who asks for more than these two fails."""
+
+    shape = (2, 3)
+
+    def __init__(self, dtype: object) -> None:
+        self.dtype = dtype
+
+
+class NamedType:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def test_empty_like_looks_at_no_content_of_a_model_elsewhere() -> None:
+    array = madl.empty_like(Elsewhere(NamedType("torch.float16")))
+
+    assert (array.shape, array.dtype) == ((2, 3), np.float16)
+
+
+def test_a_type_that_numpy_has_not_is_refused() -> None:
+    model = Elsewhere(NamedType("torch.bfloat17"))
+
+    with pytest.raises(TypeError) as caught:
+        madl.empty_like(model)
+
+    assert str(caught.value) == (
+        "NumPy has no dtype for torch.bfloat17; pass dtype=, one of that size"
+    )
+    assert madl.empty_like(model, dtype="u2").shape == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("shape", "error", "text"),
     [

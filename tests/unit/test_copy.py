@@ -1,7 +1,8 @@
 """Copies between memories and buffers of any kind."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,9 +134,113 @@ def test_a_layout_with_gaps_is_refused(
     )
 
 
-def test_what_is_no_buffer_is_refused(pool: Pool) -> None:
-    with pytest.raises(TypeError):
-        pool.allocate(4).copy_from("text")
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3, dtype=">i4"),
+        np.array([(1, 2.5)], "i4,f8"),
+        np.array(["2026-11-30"], "M8[D]"),
+        np.float32(1.5) * np.ones((2, 2), np.float16),
+        np.array(7),
+        np.zeros((0, 3)),
+    ],
+    ids=str,
+)
+def test_arrays_of_any_type_are_copied(
+    pool: Pool, array: "np.ndarray[Any, np.dtype[Any]]"
+) -> None:
+    memory = pool.allocate(array.nbytes)
+    back = np.empty_like(array)
+
+    memory.copy_from(array)
+    memory.copy_to(back)
+
+    assert back.tobytes() == array.tobytes()
+
+
+class OnlyInterface:
+    """What offers NumPy's interface and no buffer."""
+
+    def __init__(self, array: "np.ndarray[Any, np.dtype[Any]]") -> None:
+        self.__array_interface__ = array.__array_interface__
+
+
+class OnlyDlpack:
+    """What speaks DLPack and no more, as tensors do."""
+
+    def __init__(self, array: "np.ndarray[Any, np.dtype[Any]]", device: int) -> None:
+        self.array = array
+        self.device = device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, **options: Any) -> object:  # noqa: ANN401  # NumPy's own
+        return self.array.__dlpack__(**options)
+
+
+class Gradient:
+    """A tensor that its library does not export."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: object) -> object:
+        raise BufferError("not with a gradient.")
+
+
+@pytest.mark.parametrize("wrap", [OnlyInterface, lambda array: OnlyDlpack(array, 1)])
+def test_arrays_of_other_libraries_are_copied(
+    pool: Pool, wrap: Callable[[object], object]
+) -> None:
+    memory = pool.allocate(32)
+    source, target = np.arange(4), np.zeros(4, np.int64)
+
+    madl.copy(memory, wrap(source))
+    madl.copy(wrap(target), memory)
+
+    assert target.tolist() == [0, 1, 2, 3]
+
+
+def test_two_arrays_of_other_libraries_are_copied() -> None:
+    target = np.zeros(4, np.int64)
+
+    madl.copy(OnlyInterface(target), OnlyDlpack(np.arange(4), 1))
+
+    assert target.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "text",
+            "madl.copy takes a Memory, or an array whose bytes the CPU reaches, got "
+            "a builtins.str",
+        ),
+        (
+            OnlyDlpack(np.arange(4), 8),
+            "madl.copy takes a Memory, or an array whose bytes the CPU reaches, got "
+            f"a {__name__}.OnlyDlpack",
+        ),
+        (
+            Gradient(),
+            f"NumPy cannot look at a {__name__}.Gradient: not with a gradient. "
+            "Try: its bytes, such as tensor.detach().view(torch.uint8)",
+        ),
+        (
+            np.array([None]),
+            "an array of object holds Python objects, not bytes",
+        ),
+    ],
+)
+def test_what_has_no_bytes_here_is_refused(
+    pool: Pool, source: object, text: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        pool.allocate(64).copy_from(source)
+
+    assert str(caught.value) == text
 
 
 def test_a_stream_is_refused_where_there_are_none(pool: Pool) -> None:

@@ -176,6 +176,12 @@ def test_a_memoryview_is_of_bytes_and_writable(pool: Pool) -> None:
     assert (view.format, view.shape, view.readonly) == ("B", (5,), False)
 
 
+def test_an_address_is_a_multiple_of_128(pool: Pool) -> None:
+    held = [pool.allocate(nbytes) for nbytes in (1, 100, 5000, 3 << 20)]
+
+    assert [memory.as_array().ctypes.data % 128 for memory in held] == [0] * 4
+
+
 def test_an_array_is_of_all_bytes_by_default(pool: Pool) -> None:
     array = pool.allocate(5).as_array()
 
@@ -199,12 +205,16 @@ def test_an_array_is_of_all_bytes_by_default(pool: Pool) -> None:
 def test_an_array_has_the_type_and_shape_asked_for(
     pool: Pool, dtype: object, shape: object, expected: tuple[int, ...]
 ) -> None:
-    array = pool.allocate(48).as_array(dtype, shape)
+    memory = pool.allocate(48)
 
-    assert (array.dtype, array.shape) == (np.dtype(dtype), expected)  # type: ignore[call-overload]
-    assert array.flags.c_contiguous
+    for _ in range(2):  # the second time madl knows the type, and has the root
+        array = memory.as_array(dtype, shape)
+
+        assert (array.dtype, array.shape) == (np.dtype(dtype), expected)  # type: ignore[call-overload]
+        assert array.flags.c_contiguous
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "shape", "error", "text"),
     [
@@ -227,6 +237,14 @@ def test_an_array_has_the_type_and_shape_asked_for(
             "dtype object holds Python objects, which need their own",
         ),
         ("u1", (-1,), ValueError, "dimensions must not be negative, got (-1,)"),
+        ("u1", [-1], ValueError, "dimensions must not be negative, got (-1,)"),
+        ("u1", -1, ValueError, "dimensions must not be negative, got (-1,)"),
+        (
+            "u1",
+            1 << 80,
+            ValueError,
+            f"an array ({1 << 80},) of uint8 needs {1 << 80} bytes, the memory has 50",
+        ),
     ],
 )
 def test_an_array_that_cannot_be_is_refused(
@@ -235,8 +253,12 @@ def test_an_array_that_cannot_be_is_refused(
     shape: tuple[int, ...] | None,
     error: type[Exception],
     text: str,
+    is_known: bool,
 ) -> None:
     memory = pool.allocate(50)
+    if is_known:
+        memory.as_array("u1")
+        memory.as_array("float64", 1)
 
     with pytest.raises(error) as caught:
         memory.as_array(dtype, shape)

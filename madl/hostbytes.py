@@ -1,0 +1,64 @@
+"""The bytes of other libraries' arrays in host memory, without a copy.
+
+An array is recognised by what it offers, so that no library is imported for it: a
+buffer, NumPy's ``__array_interface__``, or DLPack.
+"""
+
+from typing import Any
+
+from madl.errors import NotContiguousError
+
+_ON_HOST = (1, 3, 11)
+"""DLPack's numbers of what the CPU reaches: host memory, pinned for CUDA or ROCm."""
+
+
+def bytes_of_array(array: Any) -> memoryview:  # noqa: ANN401  # whatever a user copies
+    """Return the bytes of an array in host memory.
+
+    Raises:
+        NotContiguousError: It has gaps.
+        TypeError: It is no array, lies elsewhere, or holds Python objects.
+    """
+    try:
+        buffer = memoryview(array)
+    except (TypeError, ValueError):  # no buffer, or elements that buffers do not know
+        return _bytes_through_numpy(array)
+    if buffer.format == "O":
+        return _bytes_through_numpy(array)
+    if not buffer.c_contiguous:
+        raise NotContiguousError(buffer.shape or (), buffer.strides or ())
+    if not buffer.nbytes:
+        return memoryview(bytearray())
+    try:
+        return buffer.cast("B")
+    except (TypeError, ValueError):  # of structures, or of bytes in another order
+        return _bytes_through_numpy(array)
+
+
+def _bytes_through_numpy(array: Any) -> memoryview:  # noqa: ANN401  # whatever a user copies
+    import numpy as np
+
+    if hasattr(array, "__array_interface__") or isinstance(array, memoryview):
+        found = np.asarray(array)
+    elif hasattr(array, "__dlpack__") and array.__dlpack_device__()[0] in _ON_HOST:
+        try:
+            found = np.from_dlpack(array)
+        except (BufferError, RuntimeError) as error:  # of its type, or of its gradient
+            raise TypeError(
+                f"NumPy cannot look at a {_name_of(array)}: {error} "
+                "Try: its bytes, such as tensor.detach().view(torch.uint8)"
+            ) from error
+    else:
+        raise TypeError(
+            "madl.copy takes a Memory, or an array whose bytes the CPU reaches, "
+            f"got a {_name_of(array)}"
+        )
+    if found.dtype.hasobject:
+        raise TypeError(f"an array of {found.dtype} holds Python objects, not bytes")
+    if not found.flags.c_contiguous:
+        raise NotContiguousError(found.shape, found.strides)
+    return found.reshape(-1).view(np.uint8).data
+
+
+def _name_of(array: object) -> str:
+    return f"{type(array).__module__}.{type(array).__qualname__}"
