@@ -11,6 +11,7 @@ from typing import Any
 from madl import hotpath, transfer
 from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError
+from madl.exchange import dlpack, dlpack_device
 from madl.hotpath import Memory
 from madl.location import (
     Slice,
@@ -256,6 +257,8 @@ hotpath.register_cold(
         "copy_to": copy_to,
         "cut": cut,
         "device": lambda memory: memory._pool.device,
+        "dlpack": dlpack,
+        "dlpack_device": dlpack_device,
         "fill": fill,
         "is_freed": is_freed,
         "memoryview": view,

@@ -311,6 +311,12 @@ cdef class Memory:
         # The view's own root is the exporter, so nothing is left to release here.
         PyObject_GetBuffer(cold["memoryview"](self), buffer, flags)
 
+    def __dlpack_device__(self):
+        return cold["dlpack_device"](self)
+
+    def __dlpack__(self, *, stream=None, **options):
+        return cold["dlpack"](self, stream, options)
+
     def tobytes(self):
         """Return a copy of the content."""
         return cold["tobytes"](self)

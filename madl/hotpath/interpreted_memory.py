@@ -227,6 +227,12 @@ class Memory:
     def __buffer__(self, flags: int) -> builtins.memoryview:
         return cold["memoryview"](self)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return cold["dlpack_device"](self)
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:  # noqa: ANN401  # what importers ask for, and its capsule
+        return cold["dlpack"](self, stream, options)
+
     def tobytes(self) -> bytes:
         """Return a copy of the content."""
         return cold["tobytes"](self)
