@@ -14,6 +14,11 @@ class CudaExchange:
     device: str
     _device: CudaDevice
 
+    @property
+    def index(self) -> int:
+        """The device's number, as CUDA_VISIBLE_DEVICES leaves them."""
+        return self._device.index
+
     def stream_handle(self, stream: object) -> int:
         """Return the driver's handle of a stream, 1 for the legacy default one."""
         return handle_of(stream)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from madl import FreedMemoryError, Memory, MissingCapabilityError, Pool
+from madl import FreedMemoryError, MissingCapabilityError, Pool
 from madl.backends.cuda import CudaBackend
-from madl.backends.protocol import Reservation
-from madl.location import locate, reservation_of
+from tests.backends.cuda.content import place
 from tests.backends.cuda.emulator import Emulator
 from tests.backends.cuda.test_streams import make_stream
 
@@ -177,13 +176,6 @@ def test_an_importers_work_comes_after_what_is_queued(
 
     assert copied.tobytes() == b"\x07" * 64
     del capsule
-
-
-def place(memory: Memory) -> tuple[Reservation, int, int]:
-    """Return where a memory of 64 bytes lies."""
-    arena, offset = locate(memory, "a test")
-    assert arena is not None
-    return reservation_of(arena), offset, 64
 
 
 def test_a_block_is_not_reused_while_an_importers_work_is_queued(
