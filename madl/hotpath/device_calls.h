@@ -112,11 +112,14 @@ static const char *wrong_with(DevicePool *pool) {
 
 /* Put a pool in place for a device; whether there was memory for it. */
 static int open_device_pool(int device, const DevicePoolSetup *setup) {
-    DevicePool *pool = calloc(1, sizeof *pool);
+    static int is_watching;
+    DevicePool *pool;
+    if (!is_watching && watch_forks()) return 0;
+    is_watching = 1;
+    pool = calloc(1, sizeof *pool);
     if (!pool) return 0;
     pool->setup = *setup;
     pool->seed = 0x2545F491;
-    pool->process = (int)madl_process();
     pool->lock = PyThread_allocate_lock();
     if (!pool->lock) {
         free(pool);

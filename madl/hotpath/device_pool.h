@@ -11,13 +11,12 @@
 
 #include <pythread.h>
 #if defined(_WIN32)
-#include <process.h>
-#define madl_process _getpid
 #define MADL_EXPORT __declspec(dllexport)
+#define watch_forks() 0
 #else
-#include <unistd.h>
-#define madl_process getpid
+#include <pthread.h>
 #define MADL_EXPORT __attribute__((visibility("default")))
+#define watch_forks() pthread_atfork(NULL, NULL, note_fork)
 #endif
 
 enum { MADL_MOST_DEVICES = 64, MADL_GRANULE = 512, MADL_RELAXED = 2 };
@@ -75,7 +74,6 @@ typedef struct {
 typedef struct {
     DevicePoolSetup setup;
     PyThread_type_lock lock;
-    int process;
     uint32_t seed;
     Lane *lanes;
     Block *live; /* an index */
@@ -87,6 +85,9 @@ typedef struct {
 } DevicePool;
 
 static DevicePool *device_pools[MADL_MOST_DEVICES];
+static int is_forked_child; /* where no driver works that the parent has used */
+
+static inline void note_fork(void) { is_forked_child = 1; }
 
 static inline uint64_t up_to(uint64_t nbytes, uint64_t unit) {
     return (nbytes + unit - 1) / unit * unit;
@@ -96,7 +97,7 @@ static inline uint64_t up_to(uint64_t nbytes, uint64_t unit) {
 static DevicePool *enter_pool(int device) {
     DevicePool *pool = NULL;
     if (device >= 0 && device < MADL_MOST_DEVICES) pool = device_pools[device];
-    if (!pool || pool->process != (int)madl_process()) return NULL;
+    if (!pool || is_forked_child) return NULL;
     PyThread_acquire_lock(pool->lock, WAIT_LOCK);
     return pool;
 }

@@ -57,7 +57,8 @@ def tensor(
             f"a tensor {dimensions} of {element} needs {wanted * element.itemsize} "
             f"bytes, the memory has {memory.nbytes}"
         )
-    return _flat(torch, memory, element, wanted).reshape(dimensions)
+    flat = _flat(torch, memory, element, wanted)
+    return flat if len(dimensions) == 1 else flat.reshape(dimensions)
 
 
 def _flat(torch: Any, memory: Memory, element: Any, count: int) -> Any:  # noqa: ANN401  # PyTorch is looked up late

@@ -1,9 +1,6 @@
 """Numba takes the memory of its CUDA arrays from a pool."""
 
 import gc
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +10,7 @@ from madl import MissingCapabilityError, OutOfMemoryError, Pool
 from madl.integrations.numba import memory_of, pool_of, record_stream, use_pool
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
+from tests.integration.peers import endings, run
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 
@@ -188,18 +186,6 @@ def test_a_pool_of_another_device_is_refused() -> None:
         use_pool(Pool("cpu"))
 
 
-def run(program: str, **environment: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 ALIVE_AT_EXIT = """
 import builtins, sys
 from numba import cuda
@@ -212,7 +198,7 @@ MANAGER = {"NUMBA_CUDA_MEMORY_MANAGER": "madl.integrations.numba"}
 
 
 def test_an_environment_variable_chooses_it_and_arrays_may_be_alive_at_exit() -> None:
-    assert run(ALIVE_AT_EXIT, **MANAGER) == (0, "cuda:0\n", "")
+    assert endings(ALIVE_AT_EXIT, **MANAGER) == {(0, "cuda:0\n", "")}
 
 
 LATE = """
