@@ -11,7 +11,7 @@ WISH = os.environ.get("MADL_COMPILE", "")
 # A .py is compiled once a .pxd beside it gives C types to what it calls an int.
 CORE = ("skiplist", "pages", "first_fit")
 SOURCES = [f"madl/core/{name}.py" for name in CORE]
-HOTPATH = ("_compiled", "_journal", "_native", "_numpy")
+HOTPATH = ("_compiled", "_device", "_journal", "_native", "_numpy")
 SOURCES += [f"madl/hotpath/{name}.pyx" for name in HOTPATH]
 OFF = ("annotation_typing", "boundscheck", "wraparound", "initializedcheck")
 DIRECTIVES = dict.fromkeys(OFF, False)  # annotated ints would contradict the .pxd

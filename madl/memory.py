@@ -11,7 +11,7 @@ from typing import Any
 from madl import hotpath, transfer
 from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError
-from madl.exchange import dlpack, dlpack_device
+from madl.exchange import cuda_array_interface, dlpack, dlpack_device
 from madl.foreign import is_on_device
 from madl.hotpath import Memory
 from madl.location import (
@@ -261,6 +261,7 @@ hotpath.register_cold(
         "capacity": capacity,
         "copy_from": copy_from,
         "copy_to": copy_to,
+        "cuda_array_interface": cuda_array_interface,
         "cut": cut,
         "device": lambda memory: memory._pool.device,
         "dlpack": dlpack,

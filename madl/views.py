@@ -9,6 +9,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from madl.backends.protocol import Capability
 from madl.hotpath import Memory, Root
 from madl.hotpath.shared import cold, known_dtypes
 from madl.location import Slice, host_address
@@ -45,7 +46,7 @@ def view(memory: Memory) -> memoryview:
 
 def _root_of(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
-    if memory._root is None:
+    if memory._root is None or not memory._root.nbytes:  # one that shows nothing
         host = host_address(memory, "a view")
         if host == 0:
             return None
@@ -60,6 +61,17 @@ def _root_of(memory: Memory) -> Root | None:
             watch.is_viewed = True
     root: Root = memory._root
     return root
+
+
+def root_of(memory: Memory) -> object:
+    """Return what keeps a block live, whatever is freed. There are bytes."""
+    while isinstance(memory._root, Slice):
+        memory = memory._root.parent
+    if memory._pool.capabilities & Capability.HOST_ACCESS:
+        return _root_of(memory)
+    if memory._root is None:
+        memory._keep_by(Root.over(0, 0))  # it shows the CPU nothing
+    return memory._root
 
 
 def has_views(memory: Memory) -> bool:

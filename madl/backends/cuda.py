@@ -16,6 +16,7 @@ from madl.backends._cuda_device import (
     VIRTUAL_MEMORY,
     CudaDevice,
 )
+from madl.backends._cuda_exchange import CudaExchange
 from madl.backends._cuda_segments import SORTS, CudaSegments, SegmentReservation
 from madl.backends._cuda_streams import CudaStreams
 from madl.backends._cuda_vmm import CudaPages, PagedReservation
@@ -35,7 +36,7 @@ SEGMENT_ALIGNMENT = 512
 MEMORIES = ("pages", *SORTS)
 
 
-class CudaBackend(CudaWork):
+class CudaBackend(CudaWork, CudaExchange):
     """Memory of a CUDA device, or host memory made for one.
 
     Args:

@@ -31,7 +31,7 @@ cdef class Memory:
 cdef class Root:
     cdef readonly Memory keeper
     cdef void* address
-    cdef word nbytes
+    cdef readonly word nbytes
 
 cdef class HotPool:
     cdef Bins bins

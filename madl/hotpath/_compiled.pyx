@@ -394,6 +394,10 @@ cdef class Memory:
         # The view's own root is the exporter, so nothing is left to release here.
         PyObject_GetBuffer(cold["memoryview"](self), buffer, flags)
 
+    @property
+    def __cuda_array_interface__(self):
+        return cold["cuda_array_interface"](self)
+
     def __dlpack_device__(self):
         return cold["dlpack_device"](self)
 

@@ -230,6 +230,10 @@ class Memory:
     def __buffer__(self, flags: int) -> builtins.memoryview:
         return cold["memoryview"](self)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return cold["cuda_array_interface"](self)
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return cold["dlpack_device"](self)
 

@@ -1,7 +1,9 @@
 """Bytes of CUDA memory, and ranges of it, for the tests."""
 
+from madl import Memory
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
+from madl.location import locate, reservation_of
 from tests.backends.cuda.emulator import Emulator
 
 MIB = 1 << 20
@@ -25,3 +27,10 @@ def usable(emulator: Emulator, *reservations: Reservation) -> list[bool]:
         if reservation.address is not None
         for offset in range(0, reservation.nbytes, PAGE)
     ]
+
+
+def place(memory: Memory) -> tuple[Reservation, int, int]:
+    """Return where a memory lies, and its bytes."""
+    arena, offset = locate(memory, "a test")
+    assert arena is not None
+    return reservation_of(arena), offset, memory.nbytes

@@ -200,7 +200,9 @@ EXPORT Status cuGetProcAddress_v2(
     *function = NULL;
     for (int i = 0; i < 3 && !*function; i++) {
         snprintf(full, sizeof full, "%s%s", name, suffixes[i]);
-        if (strcmp(full, "cuCtxGetDevice_v2") || version >= 13000)
+        int is_of_13 = !strcmp(full, "cuCtxGetDevice_v2")
+            || !strcmp(full, "cuCtxSynchronize_v2");
+        if (!is_of_13 || version >= 13000)
             *function = dlsym(self, full);
     }
     if (found)

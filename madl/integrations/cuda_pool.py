@@ -1,0 +1,181 @@
+"""A pool of a CUDA device in C, for allocators that call into it with locks held.
+
+A ``madl.Pool`` needs the interpreter's lock whenever it grows, and an allocator such as
+PyTorch's may hold a lock by then that a thread with the interpreter's lock waits for.
+This pool grows by the driver's own functions, called from C.
+"""
+
+import importlib
+from types import ModuleType
+from typing import NamedTuple
+
+from madl.backends.cuda import CudaBackend
+from madl.backends.protocol import Reservation
+from madl.errors import MissingCapabilityError, OutOfMemoryError
+from madl.growth import RESERVED_PER_MEMORY
+from madl.sizes import align_up, format_nbytes, parse_nbytes
+
+_DRIVER_VERSION = 12000
+"""Of the functions' signatures: CUDA 12.0, the oldest that madl works with."""
+
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+_pools: dict[int, "CudaPool"] = {}
+
+
+class CudaPoolStats(NamedTuple):
+    """A pool's figures at one moment, in bytes where the name ends so."""
+
+    live_nbytes: int
+    """Handed out, with padding: C callers tell nothing else at a free."""
+    live_high_water: int
+    committed_nbytes: int
+    committed_high_water: int
+    allocation_count: int
+    free_count: int
+    refused_count: int
+    """Allocations that failed: NULL, which the caller makes an error of."""
+    unknown_free_count: int
+    """Frees of what is not live here; they change nothing."""
+    last_status: int
+    """What the driver answered when it last refused something; 0 if it never did."""
+
+
+class CudaPool:
+    """Memory of one CUDA device for C code, under one limit.
+
+    There is one for each device, for the life of the process. Address-ordered first
+    fit in one range of addresses; a stream has at once what it freed, and at the limit
+    takes over what others have free, ordered on the device.
+
+    Args:
+        device: Such as ``"cuda:0"``.
+        limit: Bytes that may be committed; ``None`` for what the device has.
+
+    Raises:
+        BackendNotFoundError: There is no such device.
+        MissingCapabilityError: This install has no compiled core, or the device no
+            virtual memory.
+        ValueError: The device has such a pool already: see ``CudaPool.of``.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self, device: str = "cuda:0", *, limit: int | str | None = None
+    ) -> None:
+        self._native = _native(device)
+        kind, _, index = device.partition(":")
+        if kind != "cuda":
+            raise ValueError(f"device must be a CUDA device, got {device!r}")
+        self._backend = CudaBackend(int(index or 0), memory="pages")
+        self.device = self._backend.device
+        self.index = self._backend.index
+        if self.index in _pools:
+            raise ValueError(
+                f"{self.device} has a CudaPool already: {_pools[self.index]}; use "
+                f"CudaPool.of({self.device!r})"
+            )
+        total = self._backend.memory_info().total_nbytes
+        asked = total if limit is None else parse_nbytes(limit, name="limit")
+        page_nbytes = self._backend.page_nbytes
+        self.limit_nbytes: int = asked // page_nbytes * page_nbytes
+        if not self.limit_nbytes:
+            raise ValueError(
+                f"limit must hold a page of {format_nbytes(page_nbytes)}, got {limit}"
+            )
+        reservation = self._reserve(total)
+        try:
+            self._open(reservation)
+        except BaseException:
+            self._backend.release(reservation)
+            raise
+        _pools[self.index] = self
+
+    @staticmethod
+    def of(device: str = "cuda:0") -> "CudaPool":
+        """Return the device's pool; the first call makes it, without a limit."""
+        index = int(device.partition(":")[2] or 0)
+        return _pools.get(index) or CudaPool(device)
+
+    def _reserve(self, total_nbytes: int) -> Reservation:
+        nbytes = align_up(total_nbytes * RESERVED_PER_MEMORY, self._backend.page_nbytes)
+        while True:
+            try:
+                return self._backend.reserve(nbytes)
+            except OutOfMemoryError:
+                nbytes = align_up(nbytes // 2, self._backend.page_nbytes)
+                if nbytes < self.limit_nbytes:
+                    raise
+
+    def _open(self, reservation: Reservation) -> None:
+        device, pages = self._backend._device, self._backend._pages
+        assert pages is not None, "the backend was made with memory='pages'"
+        calls = [
+            device.calls.call(
+                f"find {name}", "cuGetProcAddress", name.encode(), _DRIVER_VERSION, 0
+            )[0]
+            for name in self._native.CALLS
+        ]
+        with device.current():
+            event = device.calls.call("make an event", "cuEventCreate", _NO_TIMING)
+        self._native.open_pool(
+            self.index,
+            calls,
+            context=int(device.context),
+            event=int(event),
+            properties=pages._properties.getPtr(),
+            access=pages._access.getPtr(),
+            base=reservation.address,
+            reserved_nbytes=reservation.nbytes,
+            page_nbytes=self._backend.page_nbytes,
+            limit_nbytes=self.limit_nbytes,
+        )
+
+    @property
+    def library(self) -> str:
+        """The path of the shared library that the C functions are in."""
+        return str(self._native.__file__)
+
+    def stats(self) -> CudaPoolStats:
+        """Return the pool's figures at this moment. Thread-safe."""
+        return CudaPoolStats(**self._native.stats_of(self.index))
+
+    def trim(self) -> int:
+        """Wait for the device, and give free memory at the end back to it.
+
+        Returns:
+            Bytes given back.
+        """
+        given: int = self._native.trim(self.index)
+        return given
+
+    def check(self) -> None:
+        """Verify every invariant of the pool. O(blocks). Thread-safe.
+
+        Raises:
+            CorruptedPoolError: With the one that is broken.
+        """
+        self._native.check(self.index)
+
+    def __repr__(self) -> str:
+        return (
+            f"<madl CudaPool on {self.device}: {self.stats().live_nbytes} bytes live>"
+        )
+
+
+MALLOC, FREE, RECORD_STREAM = (
+    f"madl_device_{name}" for name in ("malloc", "free", "record_stream")
+)
+"""The names of the C functions, which find the pool by the device's number."""
+
+
+def _native(device: str) -> ModuleType:
+    try:
+        return importlib.import_module("madl.hotpath._device")
+    except ImportError as error:
+        raise MissingCapabilityError(
+            device,
+            "pool in C, as this install of madl is pure Python",
+            "a C compiler and MADL_COMPILE=1 pip install --force-reinstall madl",
+        ) from error

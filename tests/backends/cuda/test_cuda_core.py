@@ -1,0 +1,190 @@
+"""``cuda.core`` takes its buffers from a pool."""
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from madl import OutOfMemoryError, Pool
+from madl.integrations.cuda_core import memory_resource
+from tests.backends.cuda.content import MIB
+from tests.backends.cuda.emulator import Emulator
+
+if TYPE_CHECKING:
+    from cuda.core import Device
+
+core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+
+
+@pytest.fixture(autouse=True)
+def device() -> "Device":
+    device = core.Device(0)
+    device.set_current()
+    return device
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool("cuda:0", limit="64 MiB") as pool:
+        yield pool
+        gc.collect()
+        pool.check()
+        assert pool.stats().live_nbytes == 0
+
+
+def test_a_device_of_cuda_core_allocates_from_the_pool(
+    pool: Pool, device: "Device"
+) -> None:
+    stream = device.create_stream()
+    before = device.memory_resource
+    device.memory_resource = memory_resource(pool, tag="core")
+    try:
+        buffer = device.allocate(1000, stream=stream)
+    finally:
+        device.memory_resource = before
+
+    assert buffer.size == 1000
+    assert pool.stats().tags["core"].live_nbytes == 1000
+    assert int(buffer.handle) % 512 == 0
+    buffer.close()
+
+
+def test_buffers_are_copied_and_filled(pool: Pool, device: "Device") -> None:
+    stream = device.create_stream()
+    resource = memory_resource(pool)
+    one, other = (resource.allocate(1000, stream=stream) for _ in range(2))
+    host = core.LegacyPinnedMemoryResource().allocate(1000, stream=stream)
+
+    one.fill(7, stream=stream)
+    other.copy_from(one, stream=stream)
+    other.copy_to(host, stream=stream)
+    stream.sync()
+
+    assert ctypes.string_at(int(host.handle), 1000) == b"\x07" * 1000
+    one.close()
+    other.close()
+    host.close()
+
+
+def test_a_buffer_that_is_dropped_goes_back(pool: Pool, device: "Device") -> None:
+    buffer = memory_resource(pool).allocate(1000, stream=device.default_stream)
+    assert pool.stats().live_nbytes == 1000
+
+    del buffer
+
+    assert pool.stats().live_nbytes == 0
+
+
+def test_a_stream_gets_its_own_blocks_back_at_once(
+    pool: Pool, device: "Device"
+) -> None:
+    stream = device.create_stream()
+    resource = memory_resource(pool)
+    buffer = resource.allocate(1000, stream=stream)
+    address = int(buffer.handle)
+
+    buffer.close(stream)
+
+    again = resource.allocate(1000, stream=stream)
+    assert int(again.handle) == address
+    again.close()
+
+
+def test_a_block_waits_for_the_stream_it_was_freed_in(
+    pool: Pool, device: "Device", emulator: Emulator
+) -> None:
+    emulator.set(lazy=1)
+    stream, other = device.create_stream(), device.create_stream()
+    resource = memory_resource(pool)
+    buffer = resource.allocate(1000, stream=stream)
+    address = int(buffer.handle)
+    buffer.fill(7, stream=other)
+
+    buffer.close(other)
+
+    again = resource.allocate(1000, stream=stream)
+    assert int(again.handle) != address
+    emulator.run()
+    pool.trim()
+    last = resource.allocate(1000, stream=stream)
+    assert int(last.handle) == address
+    again.close()
+    last.close()
+
+
+def test_a_free_inside_a_call_of_the_pool_waits_for_the_next_allocation(
+    pool: Pool, device: "Device"
+) -> None:
+    stream, other = device.create_stream(), device.create_stream()
+    resource = memory_resource(pool)
+    buffer = resource.allocate(1000, stream=stream)
+
+    with pool._locked():  # as when the collector runs there
+        buffer.close(other)
+
+    assert pool.stats().live_nbytes == 1000
+    resource.allocate(2000, stream=stream).close()
+    assert pool.stats().live_nbytes == 0
+
+
+def test_no_bytes_are_a_buffer_too(pool: Pool, device: "Device") -> None:
+    buffer = memory_resource(pool).allocate(0, stream=device.default_stream)
+
+    assert buffer.size == 0
+    buffer.close()
+
+
+def test_an_error_leaves_all_as_it_was(pool: Pool, device: "Device") -> None:
+    resource = memory_resource(pool)
+    kept = resource.allocate(40 * MIB, stream=device.default_stream)
+
+    with pytest.raises(OutOfMemoryError):
+        resource.allocate(40 * MIB, stream=device.default_stream)
+
+    assert pool.stats().live_nbytes == 40 * MIB
+    kept.close()
+
+
+def test_a_stream_that_is_none_is_refused(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="stream must be an int handle or a stream of"):
+        memory_resource(pool).allocate(1000, stream="default")
+
+
+def test_an_exception_in_flight_stays_what_it_is(pool: Pool, device: "Device") -> None:
+    resource = memory_resource(pool)
+
+    def fail(buffer: object) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail(resource.allocate(1000, stream=device.default_stream))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cuda:0", (0, True, False, False)),
+        ("cuda_pinned:0", (-1, True, True, False)),
+        ("cuda_managed:0", (0, True, True, True)),
+    ],
+)
+def test_a_resource_says_what_its_memory_is(
+    name: str, expected: tuple[int, bool, bool, bool]
+) -> None:
+    with Pool(name) as pool:
+        resource = memory_resource(pool)
+
+        assert isinstance(resource, core.MemoryResource)
+        assert expected == (
+            resource.device_id,
+            resource.is_device_accessible,
+            resource.is_host_accessible,
+            resource.is_managed,
+        )
+
+
+def test_a_pool_of_another_device_is_refused() -> None:
+    with pytest.raises(TypeError, match="pool must be of a CUDA device, got <madl"):
+        memory_resource(Pool("cpu"))
