@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from madl.diagnostics.recording import record
     from madl.diagnostics.tags import tag
     from madl.errors import (
+        AttachError,
         BackendCallError,
         BackendError,
         BackendNotFoundError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from madl.hotpath import Memory
     from madl.integrations.arrays import empty, empty_like, full, zeros
+    from madl.integrations.shared import share
     from madl.memory import copy
     from madl.pool import Pool
     from madl.snapshot import PoolSnapshot
@@ -55,6 +57,7 @@ _HOMES = {
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.tags": ("tag",),
     "madl.errors": (
+        "AttachError",
         "BackendCallError",
         "BackendError",
         "BackendNotFoundError",
@@ -72,6 +75,7 @@ _HOMES = {
     ),
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
+    "madl.integrations.shared": ("share",),
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
     "madl.snapshot": ("PoolSnapshot",),
@@ -80,6 +84,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AttachError",
     "BackendCallError",
     "BackendError",
     "BackendNotFoundError",
@@ -110,6 +115,7 @@ __all__ = [
     "full",
     "leak_check",
     "record",
+    "share",
     "tag",
     "use_pool",
     "zeros",

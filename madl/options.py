@@ -93,12 +93,29 @@ class PoolOptions(NamedTuple):
         limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
         page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
-        if pooling not in (None, True, False):
-            raise TypeError(f"pooling must be True, False or None, got {pooling!r}")
-        if pooling is None:
-            pooling = os.environ.get("MADL_POOL", "on") != "off"
+        is_pooling = _is_pooling(backend, pooling)
         has_bands = Capability.COMMIT in backend.capabilities
-        return PoolOptions(limit_nbytes, fit, recycle, page_nbytes, pooling, has_bands)
+        return PoolOptions(
+            limit_nbytes, fit, recycle, page_nbytes, is_pooling, has_bands
+        )
+
+
+def _is_pooling(
+    backend: CountedBackend, wanted: bool | None
+) -> bool:  # an option of Pool, passed on
+    if wanted not in (None, True, False):
+        raise TypeError(f"pooling must be True, False or None, got {wanted!r}")
+    if Capability.SHARE in backend.capabilities:
+        # Other processes see all of a reservation, so its block is alone there; and
+        # may see it for as long as they like, so it is never handed out again.
+        if wanted:
+            raise MissingCapabilityError(
+                backend.device, "reuse of blocks, as of pooling=", "leave out pooling="
+            )
+        return False
+    if wanted is None:
+        return os.environ.get("MADL_POOL", "on") != "off"
+    return wanted
 
 
 def _page_nbytes(

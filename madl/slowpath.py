@@ -162,10 +162,6 @@ class SlowPool(HotPool):
             raise self._out_of_memory(nbytes, capacity, (), None)
         if self._lock_holder == threading.get_ident():
             return self._place_apart(nbytes, alignment)
-        if not self._options.pooling:
-            with self._locked():
-                self._take_back_all()
-                return self._place_apart(nbytes, alignment)
         limit = self._options.limit_nbytes
         if limit is not None and capacity > limit:
             raise self._out_of_memory(nbytes, capacity, (), None)
@@ -213,20 +209,26 @@ class SlowPool(HotPool):
             try:
                 self._refuse_if_closed()  # again: a reclaimer may have closed it
                 self._take_back_all()
-                growth = self._growth
-                arena, offset = growth.place(capacity, alignment)
-                self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
-                is_own = growth.is_own(arena)
-                if not is_own:
-                    self._users[arena, offset] = [growth.order]
-                block = self._block_at(
-                    arena, offset, capacity, is_binned=is_own and alignment == 0
-                )
+                if self._options.pooling:
+                    block = self._place_among_others(capacity, alignment)
+                else:
+                    block = self._place_apart(capacity, alignment)
             finally:
                 self._lock_holder = 0
         if self._is_closed:
             self._freed_after_close()
         return block
+
+    def _place_among_others(self, capacity: int, alignment: int) -> Block:
+        growth = self._growth
+        arena, offset = growth.place(capacity, alignment)
+        self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+        is_own = growth.is_own(arena)
+        if not is_own:
+            self._users[arena, offset] = [growth.order]
+        return self._block_at(
+            arena, offset, capacity, is_binned=is_own and alignment == 0
+        )
 
     def _release_apart(self, arena: HotArena) -> None:
         self._growth.apart.release(cast("Arena", arena))

@@ -105,7 +105,7 @@ class CpuBackend:
         self.page_nbytes = _check_page(
             PAGE_NBYTES if page_nbytes is None else page_nbytes
         )
-        self._memory = _memory or _open_memory()
+        self._memory = _memory or open_host_memory()
         self.granularity = mmap.PAGESIZE
         self.alignment = self._memory.alignment
         self._reservations: dict[int | None, HostReservation] = {}
@@ -230,7 +230,8 @@ def _check_page(page_nbytes: int) -> int:
     return checked
 
 
-def _open_memory() -> HostMemory:
+def open_host_memory() -> HostMemory:
+    """Return what this operating system's module offers."""
     # Python before 3.13 calls Android "linux"; the BSDs' names end in a version.
     is_android = hasattr(sys, "getandroidapilevel")
     system = "android" if is_android else re.sub(r"\d+$", "", sys.platform)

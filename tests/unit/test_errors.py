@@ -6,6 +6,7 @@ import pytest
 
 from madl import errors
 from madl.errors import (
+    AttachError,
     BackendCallError,
     BackendError,
     BackendNotFoundError,
@@ -31,6 +32,11 @@ EXAMPLES: list[tuple[MadlError, str]] = [
         FreedMemoryError("cpu", 4096, "free()"),
         "cpu: free() on memory of 4.0 KiB that was freed. Try: keep the Memory until "
         "its last use, or copy what is needed before free()",
+    ),
+    (
+        AttachError("shared", 4096, "process 7, which sent it, has ended"),
+        "shared: cannot attach 4.0 KiB: process 7, which sent it, has ended. Try: send "
+        "each process a token of its own, and end the sender later",
     ),
     (
         UnknownBlockError(512, 64),
@@ -167,6 +173,7 @@ def test_every_error_has_an_example() -> None:
         (BackendNotFoundError, BackendError),
         (BackendNotFoundError, LookupError),
         (BackendCallError, RuntimeError),
+        (AttachError, RuntimeError),
         (MissingCapabilityError, NotImplementedError),
         (ForkError, BackendError),
     ],
