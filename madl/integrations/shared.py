@@ -10,7 +10,7 @@ from typing import cast
 
 from madl.backends.protocol import Capability, Reservation, ShareBackend
 from madl.backends.shared import SharedBackend
-from madl.errors import MissingCapabilityError
+from madl.errors import AttachError, MissingCapabilityError
 from madl.hotpath import Memory
 from madl.location import Slice, locate, reservation_of
 from madl.pool import Pool
@@ -48,7 +48,10 @@ class Token:
         """
         # The pool is closed at once: what is freed is unmapped then, not kept.
         with Pool(_Attachment(self._shared, self._offset)) as pool:
-            return pool.allocate(self.nbytes)
+            try:
+                return pool.allocate(self.nbytes)
+            except AttachError as error:  # it names what the block takes
+                raise AttachError(error.device, self.nbytes, error.reason) from None
 
     def __reduce__(self) -> tuple[type["Token"], tuple[object, int, int, int]]:
         return Token, (self._shared, self._offset, self.nbytes, self.owner_pid)
@@ -99,9 +102,11 @@ class _Attachment(SharedBackend):
 
     def __init__(self, shared: object, offset: int) -> None:
         super().__init__()
-        self._shared = shared
+        self._sent = [shared]
         self._offset = offset
 
     def reserve(self, nbytes: int) -> Reservation:
         """Map it."""
-        return self.attach(self._shared, self._offset, nbytes)
+        reservation = self.attach(self._sent[0], self._offset, nbytes)
+        self._sent.clear()  # it keeps the memory, and the mapping has it now
+        return reservation
