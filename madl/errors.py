@@ -51,7 +51,7 @@ class OutOfMemoryReport(NamedTuple):
     native: NativeFailure | None = None
 
 
-class OutOfMemoryError(MadlError, MemoryError):
+class OutOfMemoryError(MemoryError, MadlError):  # first: it has a __new__ of its own
     """No free block is large enough and no more memory may or can be committed.
 
     It is a ``MemoryError`` too, so code that already handles running out of memory

@@ -140,9 +140,10 @@ def test_resize_leaves_what_was_shared(pool: Pool) -> None:
 
 
 def test_other_devices_say_what_to_do() -> None:
-    with Pool("cpu") as pool, pool.allocate(10) as memory:
-        with pytest.raises(MissingCapabilityError) as caught:
-            madl.share(memory)
+    memory = madl.allocate(10, device="cpu")
+
+    with pytest.raises(MissingCapabilityError) as caught:
+        madl.share(memory)
 
     assert str(caught.value) == (
         "cpu has no memory that other processes can attach. "

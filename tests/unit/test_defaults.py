@@ -14,6 +14,7 @@ import pytest
 
 import madl
 from madl import BackendNotFoundError, Pool
+from madl.defaults import set_default_pool
 
 
 @pytest.fixture
@@ -50,6 +51,18 @@ def test_a_closed_default_pool_is_replaced() -> None:
 
     assert madl.default_pool("sim") is not closed
     assert madl.allocate(8, device="sim").nbytes == 8
+
+
+def test_a_pool_can_be_made_the_default_until_it_is_closed(pool: Pool) -> None:
+    before = madl.default_pool("sim:0")
+    memory = before.allocate(8)
+
+    set_default_pool(pool)
+
+    assert madl.default_pool("sim") is madl.default_pool("sim:0") is pool
+    assert memory.pool is before
+    pool.close()
+    assert madl.default_pool("sim") is not pool
 
 
 def test_threads_that_come_first_at_once_get_one_pool() -> None:

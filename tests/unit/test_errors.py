@@ -151,6 +151,14 @@ def test_an_error_survives_pickling(error: MadlError) -> None:
     )
 
 
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES])
+def test_an_error_can_be_made_by_its_new(error: MadlError) -> None:
+    # So does tblib, which carries errors of Dask's tasks.
+    made = type(error).__new__(type(error), *error.args)
+
+    assert made.args == error.args
+
+
 def test_every_error_has_an_example() -> None:
     defined = {
         item
