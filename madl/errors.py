@@ -267,7 +267,7 @@ class AttachError(BackendError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"{self.device}: cannot attach {format_nbytes(self.nbytes)}: {self.reason}."
-            " Try: send each process a token of its own, and end the sender later"
+            " Try: send the token to each process anew, and end the sender later"
         )
 
 

@@ -82,7 +82,10 @@ def attach(sent: Descriptor | Lost, offset: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
     if isinstance(sent, Lost):
         raise AttachError(DEVICE, nbytes, sent.reason)
-    return Segment(sent.name, offset, nbytes)
+    try:
+        return Segment(sent.name, offset, nbytes)
+    except BackendCallError as error:  # it is smaller
+        raise AttachError(DEVICE, nbytes, str(error.native)) from None
 
 
 def refusal() -> str:

@@ -109,8 +109,8 @@ def test_what_was_sent_arrives_once() -> None:
 
     assert done.stdout == (
         "shared: cannot attach 100 B: process PID has given it to another process, or "
-        "has ended. Try: send each process a token of its own, and end the sender "
-        "later\n"
+        "has ended. Try: send the token to each process anew, and end the sender later"
+        "\n"
     )
 
 

@@ -36,7 +36,7 @@ EXAMPLES: list[tuple[MadlError, str]] = [
     (
         AttachError("shared", 4096, "process 7, which sent it, has ended"),
         "shared: cannot attach 4.0 KiB: process 7, which sent it, has ended. Try: send "
-        "each process a token of its own, and end the sender later",
+        "the token to each process anew, and end the sender later",
     ),
     (
         UnknownBlockError(512, 64),
