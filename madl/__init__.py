@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
     from madl.errors import (
+        AttachError,
         BackendCallError,
         BackendError,
         BackendNotFoundError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from madl.hotpath import Memory
     from madl.integrations.arrays import empty, empty_like, full, zeros
+    from madl.integrations.shared import share
     from madl.limits import limit_device
     from madl.memory import copy
     from madl.pool import Pool
@@ -60,6 +62,7 @@ _HOMES = {
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
     "madl.errors": (
+        "AttachError",
         "BackendCallError",
         "BackendError",
         "BackendNotFoundError",
@@ -78,6 +81,7 @@ _HOMES = {
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
     "madl.limits": ("limit_device",),
+    "madl.integrations.shared": ("share",),
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
     "madl.snapshot": ("PoolSnapshot",),
@@ -88,6 +92,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AttachError",
     "BackendCallError",
     "BackendError",
     "BackendNotFoundError",
@@ -125,6 +130,7 @@ __all__ = [
     "limit_device",
     "outstanding",
     "record",
+    "share",
     "tag",
     "trim",
     "use_pool",

@@ -55,6 +55,18 @@ def _open(device: str) -> Pool:
     return pool
 
 
+def set_default_pool(pool: Pool) -> None:
+    """Make a pool the default of its device, until it is closed. Thread-safe.
+
+    What is live in the one before stays there.
+    """
+    with _lock:
+        for name, before in list(_pools.items()):
+            if before.device == pool.device:
+                _pools[name] = pool
+        _pools[pool.device] = pool
+
+
 def open_pools() -> tuple[Pool, ...]:
     """Return the default pools that were made and are not closed."""
     pools = list(dict.fromkeys(_pools.values()))

@@ -1,9 +1,8 @@
 """Every error that madl raises on purpose.
 
 Each is a ``MadlError`` and the built-in that callers already catch. The fields go
-to ``args`` in order and the text is made in ``__str__``: pickle replays ``args``,
-and errors travel between processes. A text says what could not be done, the
-numbers, and what to try.
+to ``args`` in order and the text is made in ``__str__``: pickle replays ``args``, and
+errors travel between processes. A text says what failed, the numbers, what to try.
 """
 
 from madl.shortage import NativeFailure as NativeFailure
@@ -17,7 +16,7 @@ class MadlError(Exception):
     """Base of all errors of madl."""
 
 
-class OutOfMemoryError(MadlError, MemoryError):
+class OutOfMemoryError(MemoryError, MadlError):  # first: it has a __new__ of its own
     """No free block is large enough and no more memory may or can be committed.
 
     It is a ``MemoryError`` too, so code that already handles running out of memory
@@ -189,14 +188,6 @@ class BackendNotFoundError(BackendError, LookupError):
         )
 
 
-def how_many(count: int, noun: str) -> str:
-    """Return how many devices there are, as the reason why one is not found."""
-    if count == 0:
-        return f"there is no {noun}"
-    there = f"there is 1 {noun}" if count == 1 else f"there are {count} {noun}s"
-    return f"{there}, counted from 0"
-
-
 class BackendCallError(BackendError, RuntimeError):
     """A call to the device's API failed for a reason other than memory."""
 
@@ -208,6 +199,22 @@ class BackendCallError(BackendError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.device}: cannot {self.action}: {self.native}"
+
+
+class AttachError(BackendError, RuntimeError):
+    """Memory of another process cannot be attached."""
+
+    def __init__(self, device: str, nbytes: int, reason: str) -> None:
+        super().__init__(device, nbytes, reason)
+        self.device = device
+        self.nbytes = nbytes
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.device}: cannot attach {format_nbytes(self.nbytes)}: {self.reason}."
+            " Try: send the token to each process anew, and end the sender later"
+        )
 
 
 class MissingCapabilityError(BackendError, NotImplementedError):

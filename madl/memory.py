@@ -81,8 +81,9 @@ def refuse_free(memory: Memory) -> Exception:
 def refuse_pickle(memory: Memory) -> TypeError:
     """Return the error for an attempt to pickle or copy a handle."""
     return TypeError(
-        f"a Memory of {memory._pool.device} cannot be pickled or copied; "
-        "pass mem.tobytes() for its content"
+        f"a Memory of {memory._pool.device} cannot be pickled or copied; pass "
+        "mem.tobytes() for its content, or allocate it with device='shared' and pass "
+        "madl.share(mem)"
     )
 
 

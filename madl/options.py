@@ -111,18 +111,13 @@ class PoolOptions(NamedTuple):
         _choose_prefault(backend, prefault)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
         _choose_node(backend, numa_node)
-        if pooling not in (None, True, False):
-            raise TypeError(f"pooling must be True, False or None, got {pooling!r}")
-        if pooling is None:
-            pooling = os.environ.get("MADL_POOL", "on") != "off"
-        has_bands = Capability.COMMIT in backend.capabilities
         return PoolOptions(
             limit_nbytes,
             fit,
             recycle,
             page_nbytes,
-            pooling,
-            has_bands,
+            _is_pooling(backend, pooling),
+            Capability.COMMIT in backend.capabilities,
             soft_limit_nbytes,
         )
 
@@ -142,6 +137,22 @@ def check_soft_limit(soft_limit: int | str | None, limit: int | None) -> int | N
             f"soft_limit must be below the limit of {limit} bytes, got {nbytes}"
         )
     return nbytes
+
+
+def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
+    if wanted not in (None, True, False):
+        raise TypeError(f"pooling must be True, False or None, got {wanted!r}")
+    if Capability.SHARE in backend.capabilities:
+        # Other processes see all of a reservation, so its block is alone there; and
+        # may see it for as long as they like, so it is never handed out again.
+        if wanted:
+            raise MissingCapabilityError(
+                backend.device, "reuse of blocks, as of pooling=", "leave out pooling="
+            )
+        return False
+    if wanted is None:
+        return os.environ.get("MADL_POOL", "on") != "off"
+    return wanted
 
 
 def _page_nbytes(

@@ -195,10 +195,6 @@ class SlowPool(HotPool):
             raise self._out_of_memory(Request(nbytes, capacity))
         if self._lock_holder == threading.get_ident():
             return self._place_apart(nbytes, alignment)
-        if not self._options.pooling:
-            with self._locked():
-                self._take_back_all()
-                return self._place_apart(nbytes, alignment)
         request = Request(nbytes, capacity)
         if self._growth.budget.is_below(capacity):
             raise self._out_of_memory(request)
@@ -240,21 +236,16 @@ class SlowPool(HotPool):
             try:
                 self._refuse_if_closed()  # again: a reclaimer may have closed it
                 self._take_back_all()
-                growth = self._growth
-                arena, offset = growth.place(capacity, alignment)
-                growth.budget.sample(self._allocation_count)
-                self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
-                is_own = growth.is_own(arena)
-                if not is_own:
-                    self._users[arena, offset] = [growth.order]
-                block = self._block_at(
-                    arena, offset, capacity, is_binned=is_own and alignment == 0
-                )
+                if self._options.pooling:
+                    block = self._place_among_others(capacity, alignment)
+                else:
+                    block = self._place_apart(capacity, alignment)
+                self._growth.budget.sample(self._allocation_count)
             finally:
                 self._lock_holder = 0
         if self._is_closed:
             self._freed_after_close()
-        if growth.budget.has_news:
+        if self._growth.budget.has_news:
             self._tell_news(block)
         return block
 
@@ -268,6 +259,17 @@ class SlowPool(HotPool):
             with self._locked():
                 self._unplace(block)
             raise
+
+    def _place_among_others(self, capacity: int, alignment: int) -> Block:
+        growth = self._growth
+        arena, offset = growth.place(capacity, alignment)
+        self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+        is_own = growth.is_own(arena)
+        if not is_own:
+            self._users[arena, offset] = [growth.order]
+        return self._block_at(
+            arena, offset, capacity, is_binned=is_own and alignment == 0
+        )
 
     def _release_apart(self, arena: HotArena) -> None:
         self._growth.apart.release(cast("Arena", arena))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from madl.backends._absent import how_many
 from madl.errors import (
     BackendCallError,
     BackendNotFoundError,
@@ -18,7 +19,6 @@ from madl.errors import (
     NativeFailure,
     OutOfMemoryError,
     OutOfMemoryReport,
-    how_many,
 )
 
 KINDS = ("cuda", "cuda_managed", "cuda_pinned")

@@ -6,8 +6,9 @@ then by the platform's name and version, then as the platform has them.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from madl.backends._absent import how_many
 from madl.backends._opencl_forking import note_opening
-from madl.errors import BackendNotFoundError, how_many
+from madl.errors import BackendNotFoundError
 
 if TYPE_CHECKING:
     import pyopencl as cl

@@ -40,15 +40,20 @@ def declare(
 
 
 def error_of(
-    call: str, verb: str, nbytes: int, *, is_refusal: bool = False
+    call: str,
+    verb: str,
+    nbytes: int,
+    *,
+    is_refusal: bool = False,
+    device: str = DEVICE,
 ) -> MadlError:
     """Return the error that errno stands for; ENOMEM can be a refusal, or a bug."""
     code = ctypes.get_errno()
     native = NativeFailure(call, code, os.strerror(code))
     if is_refusal and code in OUT_OF_MEMORY:
-        report = OutOfMemoryReport(DEVICE, nbytes, nbytes, native=native)
+        report = OutOfMemoryReport(device, nbytes, nbytes, native=native)
         return OutOfMemoryError(report)
-    return BackendCallError(DEVICE, f"{verb} {format_nbytes(nbytes)}", native)
+    return BackendCallError(device, f"{verb} {format_nbytes(nbytes)}", native)
 
 
 def unmap(munmap: Callable[[int, int], int], address: int, nbytes: int) -> None:

@@ -114,7 +114,7 @@ class CpuBackend:
         page_nbytes: int | None = None,
         _memory: HostMemory | None = None,
     ) -> None:
-        self._memory = _memory or _open_memory()
+        self._memory = _memory or open_host_memory()
         self.granularity = _os_page_nbytes()
         self.page_nbytes = _check_page(
             PAGE_NBYTES if page_nbytes is None else page_nbytes
@@ -273,7 +273,8 @@ def _check_python() -> None:
         raise BackendNotFoundError(CpuBackend.device, (), reason)
 
 
-def _open_memory() -> HostMemory:
+def open_host_memory() -> HostMemory:
+    """Return what this operating system's module offers."""
     _check_python()
     # Python before 3.13 calls Android "linux"; the BSDs' names end in a version.
     is_android = hasattr(sys, "getandroidapilevel")

@@ -9,9 +9,9 @@ point's name is the kind of its devices, the part before the colon::
 
 Only the plugin that a device's kind names is imported to open that device.
 
-The modules of madl's own kinds (``madl.backends.cpu``, ``sim``, ``cuda``, ``opencl``)
-have functions of the same names and meanings, not marked: they are called directly, so
-that opening them does not wait for pluggy to be imported.
+The modules of madl's own kinds (``madl.backends.cpu``, ``sim``, ``cuda``, ``opencl``,
+``shared``) have functions of the same names and meanings, not marked: they are called
+directly, so that opening them does not wait for pluggy to be imported.
 """
 
 import pluggy

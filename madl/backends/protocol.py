@@ -259,6 +259,24 @@ class ViewBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class ShareBackend(Backend, Protocol):
+    """A backend with ``Capability.SHARE``: other processes can attach a reservation.
+
+    They see all of it, for as long as they like: a pool places one block in each.
+    """
+
+    def share(self, reservation: Reservation) -> object:
+        """Return what ``multiprocessing`` can send; it keeps the memory by itself."""
+
+    def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
+        """Return a reservation of what was sent. Others keep it when it is released.
+
+        Raises:
+            AttachError: It has not arrived, or is smaller.
+        """
+
+
+@runtime_checkable
 class StreamOrderedBackend(Backend, Protocol):
     """A backend with ``Capability.STREAM_ORDERED``: work is queued, and done later.
 

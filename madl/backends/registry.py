@@ -21,6 +21,7 @@ BUILT_IN = {
     "cpu": "madl.backends.cpu",
     "cuda": "madl.backends.cuda",
     "opencl": "madl.backends.opencl",
+    "shared": "madl.backends.shared",
     "sim": "madl.backends.sim",
 }
 """madl's own kinds, and the modules that open them. A kind may have variants with an

@@ -5,6 +5,7 @@ from madl.testing.committing import CommitTests, HugePagesTests, RemapTests
 from madl.testing.content import CopyTests, FillTests, HostAccessTests, ViewTests
 from madl.testing.mandatory import MandatoryTests
 from madl.testing.ordering import StreamTests
+from madl.testing.sharing import ShareTests
 from madl.testing.walk import PoolTests
 
 
@@ -20,6 +21,7 @@ class BackendConformance(
     FillTests,
     ViewTests,
     StreamTests,
+    ShareTests,
     PoolTests,
 ):
     """Subclass it in your tests and override ``make_backend``; pytest does the rest.

@@ -42,7 +42,8 @@ class FakeBackend(FakeBytes):
     Args:
         total_nbytes: What the device has; more is refused.
         capabilities: What it claims, and has. Bytes with any of HOST_ACCESS, COPY and
-            FILL. The work of streams is done when somebody waits for it.
+            FILL. The work of streams is done when somebody waits for it. SHARE it has
+            not: it is of one process.
         fail_on_call: The number of a call that fails, counted from 1.
         fault: Which calls fail, said in full.
         device: Its name.
@@ -63,6 +64,8 @@ class FakeBackend(FakeBytes):
         super().__init__()
         self.device = device
         self.capabilities = capabilities
+        if Capability.SHARE in capabilities:
+            raise MisuseError("a fake device of one process claims SHARE")
         self.granularity = GRANULARITY
         self.alignment = ALIGNMENT
         self.page_nbytes = 4 * GRANULARITY

@@ -17,6 +17,7 @@ from madl.backends.protocol import (
     MemoryInfo,
     RemapBackend,
     Reservation,
+    ShareBackend,
     StreamOrderedBackend,
     ViewBackend,
 )
@@ -39,6 +40,7 @@ _PROTOCOLS: dict[Capability, type] = {
     Capability.FILL: FillBackend,
     Capability.VIEW: ViewBackend,
     Capability.STREAM_ORDERED: StreamOrderedBackend,
+    Capability.SHARE: ShareBackend,
 }
 _NEEDS = {
     Capability.REMAP: Capability.COMMIT,

@@ -57,6 +57,12 @@ class Workbench:
         self._taken.append(reservation)
         return reservation
 
+    def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
+        """Attach what was shared; it is released at the end, if not before."""
+        reservation: Reservation = self.backend.attach(shared, offset, nbytes)
+        self._taken.append(reservation)
+        return reservation
+
     def usable(self, nbytes: int) -> Reservation:
         """Take a reservation and commit all of it, where that is needed."""
         reservation = self.reserve(nbytes)

@@ -1,6 +1,7 @@
 """The modules of the madl under test, found on disk and not by importing them."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import madl
@@ -15,9 +16,13 @@ def name_of(path: Path) -> str:
     return ".".join(("madl", *place.relative_to(PACKAGE).parts))
 
 
-NOT_OF_WINDOWS = {"_android", "_linux", "_linux_calls", "_proc"}
+NOT_OF_WINDOWS = {"_android", "_linux", "_linux_calls", "_proc", "_shared_posix"}
+NEEDS = {"madl.integrations.dask": "distributed"}
+"""Modules that cannot do without another library, which may be absent."""
+
 MODULES = [
     name_of(path)
     for path in FILES
-    if sys.platform != "win32" or path.stem not in NOT_OF_WINDOWS
+    if (sys.platform != "win32" or path.stem not in NOT_OF_WINDOWS)
+    and find_spec(NEEDS.get(name_of(path), "madl"))
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.architecture.modules import MODULES
 
-HEAVY = {"click", "cuda", "numpy", "pyopencl", "rich", "torch"}
+HEAVY = {"click", "cuda", "dask", "numpy", "pyopencl", "rich", "torch"}
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

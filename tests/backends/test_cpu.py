@@ -174,7 +174,7 @@ def test_each_system_has_its_module(
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(cpu, "import_module", note)
 
-    cpu._open_memory()
+    cpu.open_host_memory()
 
     assert opened == [f"madl.backends.{module}"]
 

@@ -243,7 +243,7 @@ def test_an_absent_device_is_one_clear_line(
 ) -> None:
     assert failure(madl("replay", trace, "--device", device)) == (
         f"no backend opens device {device!r} ({reason}); kinds that are installed: "
-        "cpu, cuda, opencl, sim. "
+        "cpu, cuda, opencl, shared, sim. "
         "Try: `madl info`, or install the extra or plugin for that device"
     )
 

@@ -4,16 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 import madl
 from madl import Memory, Pool
+from tests.integration.programs import run_as_file
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
@@ -217,13 +216,3 @@ if __name__ == "__main__":
     done = run_as_file(code)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def run_as_file(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code as a main module that children can import."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "program.py")
-        path.write_text(code)
-        return subprocess.run(
-            [sys.executable, path], capture_output=True, text=True, check=False
-        )

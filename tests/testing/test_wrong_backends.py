@@ -9,8 +9,10 @@ from unittest import SkipTest
 import pytest
 
 from madl.backends.protocol import Backend
+from madl.backends.shared import SharedBackend
 from madl.testing import BackendConformance, FakeBackend, FakeStream, FakeView
-from tests.testing import wrong
+from madl.testing.sharing import ShareTests
+from tests.testing import wrong, wrong_sharing
 
 EXPECTED: dict[Callable[[], object], tuple[str, str]] = {
     wrong.NeverReleases: ("release_gives_the_memory_back", "release does not give"),
@@ -67,8 +69,15 @@ EXPECTED: dict[Callable[[], object], tuple[str, str]] = {
     ),
     wrong.HasOneKeyForAll: ("two_streams_have_two_keys", "must differ"),
     wrong.HasANewKeyEachTime: ("one_stream_has_one_key", "must be equal"),
+    wrong_sharing.AttachesACopy: ("what_is_attached_is_the_memory", "other side"),
+    wrong_sharing.AttachesFromTheStart: ("a_part_is_attached_from_where", "middle"),
+    wrong_sharing.SharesWhatItOwns: ("what_was_shared_outlives", "not released yet"),
+    wrong_sharing.EmptiesWhatItReleases: ("what_is_attached_is_released_alone", "was"),
+    wrong_sharing.SharesWithinItself: ("multiprocessing_can_send_it", "be sent"),
+    wrong_sharing.AttachesPartsOfTheStart: ("more_than_was_shared", "were attached"),
 }
 TESTS = [name for name in dir(BackendConformance) if name.startswith("test_")]
+OF_SHARING = sorted(name for name in dir(ShareTests) if name.startswith("test_"))
 
 
 class Outcome(NamedTuple):
@@ -109,7 +118,14 @@ def bytes_behind(backend: Backend, view: object) -> bytes:
 
 
 def test_a_right_backend_passes_every_test() -> None:
-    assert outcome_of(wrong.Wrong) == ({}, [])
+    assert outcome_of(wrong.Wrong) == ({}, OF_SHARING)
+
+
+def test_a_backend_that_shares_passes_the_tests_of_sharing() -> None:
+    outcome = outcome_of(SharedBackend)
+
+    assert outcome.failures == {}
+    assert set(outcome.skipped).isdisjoint(OF_SHARING)
 
 
 @pytest.mark.parametrize("backend", EXPECTED, ids=lambda backend: backend.__name__)

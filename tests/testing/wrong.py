@@ -11,7 +11,7 @@ from madl.errors import (
 )
 from madl.testing import FakeBackend, FakeEvent, FakeStream, FakeView
 
-EVERYTHING = ~Capability.NONE
+EVERYTHING = ~Capability.SHARE
 WITHOUT_COMMIT = EVERYTHING & ~(
     Capability.COMMIT | Capability.REMAP | Capability.HUGE_PAGES
 )
@@ -22,7 +22,7 @@ DISTANT = WITHOUT_COMMIT & ~(
 
 
 class Wrong(FakeBackend):
-    """Can do everything, until a subclass spoils it."""
+    """Can do everything within one process, until a subclass spoils it."""
 
     can = EVERYTHING
 
@@ -176,7 +176,7 @@ class RemapsWithoutCommit(Wrong):
 
 class ChangesItsMind(Wrong):
     def reserve(self, nbytes: int) -> Reservation:
-        self.capabilities &= ~Capability.SHARE
+        self.capabilities &= ~Capability.PINNED
         return super().reserve(nbytes)
 
 

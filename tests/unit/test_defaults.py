@@ -14,6 +14,7 @@ import pytest
 
 import madl
 from madl import BackendCallError, BackendNotFoundError, Pool
+from madl.defaults import set_default_pool
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend, Fault
 
@@ -52,6 +53,18 @@ def test_a_closed_default_pool_is_replaced() -> None:
 
     assert madl.default_pool("sim") is not closed
     assert madl.allocate(8, device="sim").nbytes == 8
+
+
+def test_a_pool_can_be_made_the_default_until_it_is_closed(pool: Pool) -> None:
+    before = madl.default_pool("sim:0")
+    memory = before.allocate(8)
+
+    set_default_pool(pool)
+
+    assert madl.default_pool("sim") is madl.default_pool("sim:0") is pool
+    assert memory.pool is before
+    pool.close()
+    assert madl.default_pool("sim") is not pool
 
 
 def test_threads_that_come_first_at_once_get_one_pool() -> None:
@@ -180,7 +193,7 @@ def test_sizes_that_fit_no_device_run_out_of_memory() -> None:
 
 
 INSTALLED = (
-    "kinds that are installed: cpu, cuda, opencl, sim. "
+    "kinds that are installed: cpu, cuda, opencl, shared, sim. "
     "Try: `madl info`, or install the extra or plugin for that device"
 )
 

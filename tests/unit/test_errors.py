@@ -6,6 +6,7 @@ import pytest
 
 from madl import errors
 from madl.errors import (
+    AttachError,
     BackendCallError,
     BackendError,
     BackendNotFoundError,
@@ -31,6 +32,11 @@ EXAMPLES: list[tuple[MadlError, str]] = [
         FreedMemoryError("cpu", 4096, "free()"),
         "cpu: free() on memory of 4.0 KiB that was freed. Try: keep the Memory until "
         "its last use, or copy what is needed before free()",
+    ),
+    (
+        AttachError("shared", 4096, "process 7, which sent it, has ended"),
+        "shared: cannot attach 4.0 KiB: process 7, which sent it, has ended. Try: send "
+        "the token to each process anew, and end the sender later",
     ),
     (
         UnknownBlockError(512, 64),
@@ -116,6 +122,14 @@ def test_an_error_survives_pickling(error: MadlError) -> None:
     )
 
 
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES])
+def test_an_error_can_be_made_by_its_new(error: MadlError) -> None:
+    # So does tblib, which carries errors of Dask's tasks.
+    made = type(error).__new__(type(error), *error.args)
+
+    assert made.args == error.args
+
+
 def test_every_error_has_an_example() -> None:
     defined = {
         item
@@ -138,6 +152,7 @@ def test_every_error_has_an_example() -> None:
         (BackendNotFoundError, BackendError),
         (BackendNotFoundError, LookupError),
         (BackendCallError, RuntimeError),
+        (AttachError, RuntimeError),
         (MissingCapabilityError, NotImplementedError),
         (ForkError, BackendError),
     ],

@@ -232,8 +232,8 @@ def test_a_handle_is_neither_pickled_nor_copied(
         attempt(memory)
 
     assert str(caught.value) == (
-        "a Memory of cpu cannot be pickled or copied; "
-        "pass mem.tobytes() for its content"
+        "a Memory of cpu cannot be pickled or copied; pass mem.tobytes() for its "
+        "content, or allocate it with device='shared' and pass madl.share(mem)"
     )
 
 

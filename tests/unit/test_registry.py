@@ -12,7 +12,7 @@ from madl import BackendCallError, BackendNotFoundError
 from madl.backends import hookspecs, registry
 from tests.unit.plugin_folder import WORKING, PluginFolder
 
-BUILT_IN = "cpu, cuda, opencl, sim"
+BUILT_IN = "cpu, cuda, opencl, shared, sim"
 TRY = "Try: `madl info`, or install the extra or plugin for that device"
 BROKEN = "raise OSError('libnvme.so.1: no such file')\n"
 
@@ -72,7 +72,7 @@ def test_opening_a_device_imports_its_plugin_only(plugins: PluginFolder) -> None
 def test_kinds_are_found_without_an_import(plugins: PluginFolder) -> None:
     module = plugins.install("nvme")
 
-    assert madl.backends() == ("cpu", "cuda", "nvme", "opencl", "sim")
+    assert madl.backends() == ("cpu", "cuda", "nvme", "opencl", "shared", "sim")
     assert module not in sys.modules
 
 
@@ -93,7 +93,7 @@ def test_a_plugin_that_cannot_be_imported_says_why(plugins: PluginFolder) -> Non
 
     assert str(refusal("nvme:0")) == (
         "no backend opens device 'nvme:0' (OSError: libnvme.so.1: no such file); "
-        "kinds that are installed: cpu, cuda, nvme, opencl, sim. " + TRY
+        "kinds that are installed: cpu, cuda, nvme, opencl, shared, sim. " + TRY
     )
 
 

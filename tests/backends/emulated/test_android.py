@@ -129,4 +129,4 @@ def test_a_python_that_knows_an_api_level_runs_on_android(
 ) -> None:
     monkeypatch.setattr(sys, "getandroidapilevel", lambda: 24, raising=False)
 
-    assert isinstance(cpu._open_memory(), AndroidMemory)
+    assert isinstance(cpu.open_host_memory(), AndroidMemory)

@@ -1,0 +1,124 @@
+"""Host memory that other processes can attach, device ``"shared"``.
+
+Each reservation is a piece of memory of its own in the system's eyes. A receiver sees
+all of what it is sent and may keep it for ever, so nothing else may lie there, before
+or after; and there is nothing to commit in part.
+"""
+
+import sys
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Protocol
+
+from madl.backends.cpu import HostMemory, open_host_memory
+from madl.backends.protocol import Capability, MemoryInfo, Reservation
+from madl.errors import BackendNotFoundError, OutOfMemoryError, OutOfMemoryReport
+
+_MODULE = "_shared_windows" if sys.platform == "win32" else "_shared_posix"
+
+
+class Segment(Protocol):
+    """Memory of one reservation, mapped here."""
+
+    address: int
+    descriptor: object
+    """What keeps it, here and in whichever process it is sent to."""
+
+    def release(self) -> None:
+        """Unmap it."""
+
+
+class SharedBackend:
+    """Memory that other processes can attach.
+
+    Like all host memory it is taken from the machine when it is first touched.
+    """
+
+    device = "shared"
+    capabilities = Capability.HOST_ACCESS | Capability.SHARE
+
+    def __init__(self) -> None:
+        # Any: which system's, mypy cannot know.
+        self._system: Any = import_module(f"madl.backends.{_MODULE}")
+        self.granularity: int = self._system.GRANULARITY
+        self.alignment = self.granularity
+        self._segments: dict[int, Segment] = {}
+
+    @cached_property
+    def _host(self) -> HostMemory:
+        # Not at once: it probes for what whoever attaches memory never asks.
+        return open_host_memory()
+
+    @cached_property
+    def _most_nbytes(self) -> int:
+        return self.memory_info().total_nbytes
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Take memory; more than the machine has is refused."""
+        if nbytes > self._most_nbytes:  # the system would lend it, and then fail
+            raise OutOfMemoryError(OutOfMemoryReport(self.device, nbytes, nbytes))
+        return self._keep(self._system.make(nbytes), nbytes)
+
+    def release(self, reservation: Reservation) -> None:
+        """Unmap a reservation."""
+        segment = self._find(reservation)
+        # First: a signal handler can be given the same address once it is free.
+        del self._segments[segment.address]
+        try:
+            segment.release()
+        except Exception:
+            self._segments[segment.address] = segment
+            raise
+
+    def memory_info(self) -> MemoryInfo:
+        """Return this machine's memory, or what the system leaves to the process."""
+        return self._host.memory_info()
+
+    def share(self, reservation: Reservation) -> object:
+        """Return what ``multiprocessing`` can send; it keeps the memory by itself."""
+        return self._find(reservation).descriptor
+
+    def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
+        """Map what another process, or this one, has shared."""
+        return self._keep(self._system.attach(shared, offset, nbytes), nbytes)
+
+    def describe(self) -> dict[str, str]:
+        """Return what is in force on this machine, in words, for ``madl info``."""
+        described: dict[str, str] = self._system.describe()
+        return described
+
+    def _keep(self, segment: Segment, nbytes: int) -> Reservation:
+        self._segments[segment.address] = segment
+        return Reservation(segment.address, nbytes, segment.address)
+
+    def _find(self, reservation: Reservation) -> Segment:
+        found = self._segments.get(reservation.address or 0)
+        if found is None:
+            raise ValueError(
+                f"reservation must be one of this backend ({self.device}) that was "
+                f"not released yet, got {reservation!r}"
+            )
+        return found
+
+
+def madl_devices() -> list[str]:
+    """Return the device, where the system has such memory."""
+    return [] if _refusal() else [SharedBackend.device]
+
+
+def madl_open(device: str) -> SharedBackend | None:
+    """Return a backend of shared memory."""
+    if device not in ("shared", "shared:0"):
+        return None
+    if refusal := _refusal():
+        raise BackendNotFoundError(device, (), refusal)
+    return SharedBackend()
+
+
+def _refusal() -> str:
+    try:
+        system = import_module(f"madl.backends.{_MODULE}")
+    except ImportError as error:
+        return f"this system has no memory that processes share: {error}"
+    refusal: str = system.refusal()
+    return refusal

@@ -1,0 +1,112 @@
+"""Memory of one process in the hands of another, without a copy.
+
+A token stands for memory of device ``"shared"``. ``multiprocessing`` sends it: as an
+argument of a ``Process``, through a queue or a pipe. What travels is a descriptor, so
+a token is of no use to a process that it was not sent to.
+"""
+
+import os
+from typing import cast
+
+from madl.backends.protocol import Capability, Reservation, ShareBackend
+from madl.backends.shared import SharedBackend
+from madl.errors import AttachError, MissingCapabilityError
+from madl.hotpath import Memory
+from madl.location import Slice, locate, reservation_of
+from madl.pool import Pool
+
+
+class Token:
+    """Stands for memory in other processes; made by ``madl.share``.
+
+    It keeps the memory, here and wherever it has arrived, whatever is freed meanwhile.
+    ``pickle`` alone will do only between processes that multiprocessing has related.
+    """
+
+    __slots__ = ("_offset", "_shared", "nbytes", "owner_pid")
+
+    def __init__(
+        self, shared: object, offset: int, nbytes: int, owner_pid: int
+    ) -> None:
+        self._shared = shared
+        self._offset = offset
+        self.nbytes = nbytes
+        """Bytes of the memory."""
+        self.owner_pid = owner_pid
+        """The process that has shared it."""
+
+    def attach(self) -> Memory:
+        """Return the memory, here: the same bytes as in the process that shared it.
+
+        It is freed like any other, and takes nothing from other processes then. It
+        belongs to a pool of its own, ``memory.pool``, so that no statistics count the
+        memory of others.
+
+        Raises:
+            AttachError: It was not sent to this process, or its sender has ended
+                before it arrived.
+        """
+        # The pool is closed at once: what is freed is unmapped then, not kept.
+        with Pool(_Attachment(self._shared, self._offset)) as pool:
+            try:
+                return pool.allocate(self.nbytes)
+            except AttachError as error:  # it names what the block takes
+                raise AttachError(error.device, self.nbytes, error.reason) from None
+
+    def __reduce__(self) -> tuple[type["Token"], tuple[object, int, int, int]]:
+        return Token, (self._shared, self._offset, self.nbytes, self.owner_pid)
+
+    def __repr__(self) -> str:
+        return f"<madl token: {self.nbytes} bytes of process {self.owner_pid}>"
+
+
+def share(memory: Memory) -> Token:
+    """Return a token, by which another process attaches the memory without a copy.
+
+    Both see each other's writes at once, and nobody orders them: say by a queue, a
+    barrier or a lock when something is complete. A block is never handed out again
+    by its pool, shared or not, and the memory goes back to the system when the last
+    process has let go of it.
+
+    Args:
+        memory: Of device ``"shared"``, whole.
+
+    Raises:
+        MissingCapabilityError: The device cannot share memory.
+        ValueError: It is a slice.
+        FreedMemoryError: It was freed.
+    """
+    if not isinstance(memory, Memory):
+        raise TypeError(f"memory must be a Memory, got {type(memory).__name__}")
+    arena, offset = locate(memory, "share()")
+    if Capability.SHARE not in memory._pool.capabilities:
+        raise MissingCapabilityError(
+            memory._pool.device,
+            "memory that other processes can attach",
+            "allocate it with device='shared'",
+        )
+    if isinstance(memory._root, Slice):
+        raise ValueError(
+            f"{memory._pool.device}: a slice of {memory.nbytes} bytes cannot be shared;"
+            " share the memory that it was cut from, and cut it where it is attached"
+        )
+    if arena is None:
+        return Token(None, 0, 0, os.getpid())
+    backend = cast("ShareBackend", memory._pool._backend.inner)
+    shared = backend.share(reservation_of(arena))
+    return Token(shared, offset, memory.nbytes, os.getpid())
+
+
+class _Attachment(SharedBackend):
+    """Has one reservation: what was sent."""
+
+    def __init__(self, shared: object, offset: int) -> None:
+        super().__init__()
+        self._sent = [shared]
+        self._offset = offset
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Map it."""
+        reservation = self.attach(self._sent[0], self._offset, nbytes)
+        self._sent.clear()  # it keeps the memory, and the mapping has it now
+        return reservation
