@@ -8,6 +8,8 @@ from madl.cli.bench import bench
 from madl.cli.info import info
 from madl.cli.out_of_memory import out_of_memory_table
 from madl.cli.replay import replay
+from madl.cli.report import report
+from madl.cli.view import view
 from madl.errors import MadlError, OutOfMemoryError
 
 
@@ -20,6 +22,8 @@ def commands() -> None:
 commands.add_command(bench)
 commands.add_command(info)
 commands.add_command(replay)
+commands.add_command(report)
+commands.add_command(view)
 
 
 def main(arguments: list[str] | None = None) -> None:

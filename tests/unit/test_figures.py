@@ -1,9 +1,11 @@
 """Figures of a history: sums, groups, and curves that keep the peaks."""
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from madl.diagnostics import example_path, figures, open_trace, read_trace
-from madl.diagnostics.figures import curves, group, size_bands, summarize
+from madl.diagnostics.figures import Curves, curves, group, size_bands, summarize
 from madl.diagnostics.history import History
 from madl.diagnostics.replay_history import history_of_trace
 
@@ -15,6 +17,10 @@ def history(*records: str) -> History:
     return history_of_trace(read_trace(lines.encode()))
 
 
+def total(drawn: Curves) -> NDArray[np.int64]:
+    return np.sum(drawn.live, axis=0)  # type: ignore[no-any-return]  # of integers
+
+
 @pytest.fixture(scope="module")
 def example() -> History:
     return history_of_trace(open_trace(example_path("vit-train")))
@@ -23,7 +29,7 @@ def example() -> History:
 def test_groups_hold_all_that_is_live(example: History) -> None:
     drawn = curves(example, group(example))
 
-    assert sum(drawn.live).tolist() == example.live_nbytes[drawn.moments].tolist()
+    assert total(drawn).tolist() == example.live_nbytes[drawn.moments].tolist()
 
 
 def test_curves_of_a_long_run_keep_both_peaks(example: History) -> None:
@@ -31,7 +37,7 @@ def test_curves_of_a_long_run_keep_both_peaks(example: History) -> None:
 
     assert drawn.is_sampled
     assert len(drawn.moments) <= 2 * figures.BUCKETS + 4
-    assert max(sum(drawn.live)) == example.peak_live_nbytes
+    assert total(drawn).max() == example.peak_live_nbytes
     assert drawn.committed.max() == example.peak_committed_nbytes
     assert (drawn.moments[0], drawn.moments[-1]) == (0, example.last_moment)
 
