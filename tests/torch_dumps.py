@@ -125,15 +125,17 @@ def _block(address: int, nbytes: int, live: Record | None) -> Record:
 def fragmented() -> Dump:
     """Return a program that fails although enough is free, in two pieces.
 
-    Two segments of 32 MiB, the second half of each free: 40 MiB fit neither. The
-    device has 8 MiB left.
+    Two segments of 32 MiB hold 18 MiB each. 28 MiB are free, but 24 MiB fit in neither
+    piece, and the device has 18 MiB left.
     """
     dump = Dump()
-    for number in range(2):
-        start = number * 64 * MIB
+    starts = (0, 64 * MIB)
+    for start in starts:
         dump.segment(start, 32 * MIB)
         dump.alloc(start, 32 * MIB, "model.py:7")
+    for start in starts:
         dump.free(start)
-        dump.alloc(start, 12 * MIB, "model.py:20")
-    dump.fail(36 * MIB, 8 * MIB)
+    for start in starts:
+        dump.alloc(start, 18 * MIB, "model.py:20")
+    dump.fail(24 * MIB, 18 * MIB)
     return dump

@@ -10,6 +10,7 @@ from madl.cli.out_of_memory import out_of_memory_table
 from madl.cli.replay import replay
 from madl.cli.report import report
 from madl.cli.view import view
+from madl.cli.whatif import whatif
 from madl.errors import MadlError, OutOfMemoryError
 
 
@@ -24,6 +25,7 @@ commands.add_command(info)
 commands.add_command(replay)
 commands.add_command(report)
 commands.add_command(view)
+commands.add_command(whatif)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,15 +18,15 @@ def test_live_and_reserved_bytes_are_those_of_every_moment() -> None:
     told = past(fragmented())
 
     live = (told.history.live_nbytes // MIB).tolist()
-    assert live == [0, 32, 0, 12, 44, 12, 24, 24, 24]
+    assert live == [0, 32, 64, 32, 0, 18, 36, 36, 36]
     reserved = (told.history.committed_nbytes // MIB).tolist()
-    assert reserved == [0, 32, 32, 32, 64, 64, 64, 64, 64]
+    assert reserved == [0, 32, 64, 64, 64, 64, 64, 64, 64]
 
 
 def test_the_trace_has_the_request_that_failed() -> None:
     trace = past(fragmented()).trace
 
-    assert trace.peak_live_nbytes == 60 * MIB
+    assert trace.peak_live_nbytes == 64 * MIB
     assert trace.operations[-2:].tolist() == [4, ~4]
     assert trace.markers == ((6, "out of memory"),)
 
@@ -34,20 +34,20 @@ def test_the_trace_has_the_request_that_failed() -> None:
 def test_a_failure_says_what_was_asked_and_left() -> None:
     (failure,) = past(fragmented()).failures
 
-    assert failure == (6, 36 * MIB, 8 * MIB, "train.py:9 (step)")
+    assert failure == (6, 24 * MIB, 18 * MIB, "train.py:9 (step)")
 
 
 def test_free_space_is_in_pieces_at_the_failure() -> None:
     history = past(fragmented()).history
 
-    assert history.free_at(6) == FreeSpace(40 * MIB, 20 * MIB)
+    assert history.free_at(6) == FreeSpace(28 * MIB, 14 * MIB)
     assert history.free_at(6).fragmentation_ratio == 0.5
 
 
 def test_holders_are_lines_of_the_program() -> None:
     history = past(fragmented()).history
 
-    assert history.held_at(6) == {"model.py:20 (step)": (24 * MIB, 2)}
+    assert history.held_at(6) == {"model.py:20 (step)": (36 * MIB, 2)}
     assert history.places == history.holders
 
 
@@ -67,14 +67,14 @@ def test_the_end_is_the_same_however_much_the_ring_buffer_lost(lost: int) -> Non
 
 def test_what_is_older_than_the_history_comes_first_and_is_said() -> None:
     dump = fragmented()
-    dump.forget(8)  # up to the second program's start
+    dump.forget(4)  # all but the two frees, and what comes after
 
     told = past(dump)
 
-    assert told.trace.nbytes_of[0] == 12 * MIB
+    assert told.trace.nbytes_of[0] == 32 * MIB
     assert told.history.markers[0] == Moment(2, "the history begins")
     (note,) = told.history.notes
-    assert note.startswith("2 blocks (44.0 MiB) are older than the history")
+    assert note.startswith("2 blocks (64.0 MiB) are older than the history")
 
 
 def test_a_snapshot_without_history_shows_the_end() -> None:
@@ -84,7 +84,7 @@ def test_a_snapshot_without_history_shows_the_end() -> None:
     told = past(dump)
 
     assert not told.has_events
-    assert told.history.peak_live_nbytes == 24 * MIB
+    assert told.history.peak_live_nbytes == 36 * MIB
     assert told.history.notes == (
         "There is no history: only what was there at the end is shown.",
     )
