@@ -82,6 +82,7 @@ class History:
     has_addresses: bool = False
     """Whether addresses are those of a device, and not made up to tell arenas apart."""
     limit_nbytes: int | None = None
+    """Bytes that may be committed, or that the device had; ``None`` if not known."""
     markers: tuple[Moment, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """What whoever looks has to know, a sentence each."""

@@ -7,7 +7,7 @@ begin. That is allocated first, in order of address; then the events are done ag
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -194,7 +194,7 @@ class _Past:
         columns = [np.asarray(column, np.int64) for column in self._columns]
         np.minimum(columns[4], self._last_moment + 1, out=columns[4])
         rows = np.asarray(self._log.rows(self._last_moment), np.int64)
-        return History(
+        history = History(
             name=self._name,
             device=f"cuda:{self._device}",
             placed_by="PyTorch's allocator, as it recorded itself",
@@ -207,6 +207,15 @@ class _Past:
             markers=tuple(Moment(*marker) for marker in trace.markers),
             notes=tuple(notes),
         )
+        return replace(history, limit_nbytes=_capacity(history, self._failures))
+
+
+def _capacity(history: History, failures: list[TorchOutOfMemory]) -> int | None:
+    """Return what the device had for PyTorch: what it held, and what was left."""
+    for moment, _, left, _ in failures[-1:]:
+        if left is not None:
+            return int(history.committed_nbytes[moment]) + left
+    return None
 
 
 def _first_ranges(

@@ -83,9 +83,9 @@ def what_if(
     snapshot = read_torch_snapshot(source)
     past = past_of(snapshot, device)
     failure = past.failures[-1] if past.failures else None
-    if capacity_nbytes is None and failure is not None:
-        capacity_nbytes = _capacity(past, failure)
     history = past.history
+    if capacity_nbytes is None:
+        capacity_nbytes = history.limit_nbytes
     recorded = history.peak_committed_nbytes
     results, error = tuple[Outcome, ...](), None
     if past.has_events:
@@ -108,7 +108,7 @@ def what_if(
         advice=advice,
         export=export,
         model_error=error,
-        notes=(*history.notes, CAVEAT),
+        notes=(*history.notes, *_doubt(results, failure), CAVEAT),
     )
 
 
@@ -135,12 +135,16 @@ def _of_trace(
     )
 
 
-def _capacity(past: TorchPast, failure: TorchOutOfMemory) -> int | None:
-    """Return what the device had for PyTorch: what it held, and what was left."""
-    if failure.device_free_nbytes is None:
-        return None
-    held = int(past.history.committed_nbytes[failure.moment])
-    return held + failure.device_free_nbytes
+def _doubt(
+    results: tuple[Outcome, ...], failure: TorchOutOfMemory | None
+) -> tuple[str, ...]:
+    """Say so where the model of the settings in use contradicts the program."""
+    if failure is None or not results or results[0].fits is not True:
+        return ()
+    return (
+        "The program ran out of memory where the model of its settings would not "
+        "have: what the others say is as doubtful.",
+    )
 
 
 def _failure(past: TorchPast, failure: TorchOutOfMemory) -> Failure:
@@ -185,11 +189,7 @@ def _advise(
             None,
         )
     now = next(one for one in results if one.settings == in_use)
-    # One that does not fit may need less than one that does: the limit comes first.
-    best = min(
-        (one for one in results if one.settings is not None),
-        key=lambda one: (one.fits is False, one.peak_reserved_nbytes),
-    )
+    best = min((one for one in results if one.settings is not None), key=_rank)
     if capacity is not None and not best.fits:
         return _nothing_fits(results), None
     is_better = best.peak_reserved_nbytes < WORTH_A_CHANGE * now.peak_reserved_nbytes
@@ -201,6 +201,16 @@ def _advise(
         f"reserved instead of {format_nbytes(now.peak_reserved_nbytes)}",
         best.settings.as_text(),
     )
+
+
+def _rank(one: Outcome) -> tuple[bool, bool, int]:
+    """Order outcomes by how well they would have helped, the best first.
+
+    Whether it fits comes before what is reserved. Garbage collection comes last of
+    those that fit: it is bound to reserve less, and pays for that in time.
+    """
+    collects = one.settings is not None and one.settings.garbage_collection_threshold
+    return one.fits is False, bool(collects), one.peak_reserved_nbytes
 
 
 def _nothing_fits(results: tuple[Outcome, ...]) -> str:

@@ -155,6 +155,27 @@ def test_the_error_on_a_gpu_is_called_unknown() -> None:
     assert "not known" in CAVEAT
 
 
+def test_a_model_that_contradicts_the_program_is_doubted() -> None:
+    dump = growing()
+    dump.fail(MIB, 20 * MIB)
+
+    (note, _) = what_if(dump.pickled()).notes
+
+    assert note.startswith("The program ran out of memory where the model")
+    assert what_if(fragmented().pickled()).notes == (CAVEAT,)
+
+
+def test_garbage_collection_is_advised_only_where_nothing_else_fits() -> None:
+    dump = growing()
+    dump.fail(MIB, 100 * MIB)
+
+    found = what_if(dump.pickled())
+
+    assert found.export == "expandable_segments:True"
+    collecting = by_name(found)["garbage_collection_threshold:0.8"]
+    assert collecting.fits
+
+
 def test_without_history_the_holders_are_still_shown() -> None:
     dump = fragmented()
     dump.forget(len(dump.events))

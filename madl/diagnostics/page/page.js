@@ -145,7 +145,8 @@
   const drawMap = () => {
     const zoom = window.devicePixelRatio || 1, height = ROWS * (ROW + GAP) - GAP;
     width = at("map-frame").clientWidth;
-    perRow = Math.max(data.span, 1) / ROWS;
+    // Whole bytes: rounded edges of rows would leave a range that never ends.
+    perRow = Math.ceil(Math.max(data.span, 1) / ROWS);
     canvas.width = width * zoom;
     canvas.height = height * zoom;
     canvas.style.height = `${height}px`;
@@ -179,12 +180,14 @@
     at("holders").replaceChildren(...rows);
   };
 
+  // What lies in two arenas is never one piece, though the map puts them side by side.
+  const arenaStarts = new Set(data.arenas.map((arena) => arena.at));
   const gapsAt = () => {
     const opens = [], closes = [];
     let end = -1;
     const taken = liveAt(ranges, moment).sort((a, b) => ranges.address[a] - ranges.address[b]);
     for (const i of taken) {
-      if (ranges.address[i] > end) {
+      if (ranges.address[i] > end || arenaStarts.has(ranges.address[i])) {
         if (end >= 0) closes.push(end);
         opens.push(ranges.address[i]);
       }
