@@ -106,6 +106,19 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def view(session: nox.Session) -> None:
+    """Open pages of ``madl view`` in Chromium, in full: screenshots in build/view.
+
+    The browser is Debian's: chromium. A page of 160,000 events has to open in three
+    seconds, so nothing else should run meanwhile.
+    """
+    session.install(".[viz]", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"), "playwright")
+    required = {"MADL_REQUIRE": "browser", "MADL_SCREENSHOTS": "build/view"}
+    session.run("pytest", "-s", "tests/browser", *session.posargs, env=required)
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build the sdist, and from it the wheel that runs anywhere, into dist/."""
     session.install("build", "twine")

@@ -9,6 +9,9 @@ from madl.cli.diff import diff
 from madl.cli.export import export
 from madl.cli.info import info
 from madl.cli.replay import replay
+from madl.cli.report import report
+from madl.cli.view import view
+from madl.cli.whatif import whatif
 from madl.errors import MadlError
 
 
@@ -23,6 +26,9 @@ commands.add_command(diff)
 commands.add_command(export)
 commands.add_command(info)
 commands.add_command(replay)
+commands.add_command(report)
+commands.add_command(view)
+commands.add_command(whatif)
 
 
 def main(arguments: list[str] | None = None) -> None:

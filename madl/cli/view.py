@@ -1,0 +1,50 @@
+"""``madl view``: a page that shows where everything lay, and when."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from madl.cli.progress import EventProgress
+from madl.cli.replay import ByteCount
+from madl.diagnostics.histories import open_history
+from madl.diagnostics.view import view_page
+from madl.sizes import format_nbytes
+
+
+@click.command()
+@click.argument("file")
+@click.option("-o", "--output", help="The page to write. [default: FILE.html]")
+@click.option(
+    "--limit", type=ByteCount(), help="For a trace: what the pool may commit."
+)
+@click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def view(
+    file: str, output: str | None, limit: int | None, device: int | None, as_json: bool
+) -> None:
+    """Draw FILE as one HTML page that works offline.
+
+    FILE is a trace of any kind, or what torch.cuda.memory._dump_snapshot writes. The
+    page shows live bytes over time, where each block lies at any moment, who holds
+    it, and fragmentation.
+    """
+    path = Path(output or f"{os.path.basename(file)}.html")
+    with EventProgress("placing", hidden=as_json) as progress:
+        history = open_history(
+            file, limit=limit, device=device, on_progress=progress.update
+        )
+    try:
+        page = view_page(history)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
+    figures = {"page": str(path), "nbytes": len(page), "events": history.last_moment}
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        click.echo(f"{path}: {format_nbytes(len(page))}, open it in a browser")

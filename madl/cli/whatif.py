@@ -1,0 +1,136 @@
+"""``madl whatif``: who held what, and which setting would have helped."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from madl.cli.progress import EventProgress
+from madl.cli.replay import ByteCount
+from madl.cli.report import holders_table, printable
+from madl.diagnostics.whatif_report import Failure, WhatIf, what_if
+from madl.sizes import format_nbytes
+
+
+@click.command()
+@click.argument("file")
+@click.option(
+    "--limit",
+    type=ByteCount(),
+    help="What the device has for the program, as in 24GiB. [default: what a "
+    "snapshot tells of the out-of-memory error]",
+)
+@click.option("--device", type=int, help="Which GPU of a snapshot.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def whatif(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
+    """Say what would have helped a PyTorch program that ran out of memory.
+
+    FILE is what torch.cuda.memory._dump_snapshot writes, or a trace. It is replayed
+    through models of PyTorch's allocator with several settings, and through madl's
+    pool. Nothing in the file is executed.
+    """
+    with EventProgress("replaying", hidden=as_json) as progress:
+        found = what_if(
+            file, device=device, capacity_nbytes=limit, on_progress=progress.update
+        )
+    if as_json:
+        click.echo(json.dumps(_figures(found), indent=1))
+    else:
+        _print(Console(), found)
+
+
+def _figures(found: WhatIf) -> dict[str, Any]:
+    figures = found._asdict()
+    figures["holders"] = [one._asdict() for one in found.holders]
+    figures["outcomes"] = [
+        {key: value for key, value in one._asdict().items() if key != "settings"}
+        for one in found.outcomes
+    ]
+    if found.failure is not None:
+        failure = found.failure._asdict()
+        failure["holders"] = [one._asdict() for one in found.failure.holders]
+        failure["free"] = {
+            "nbytes": found.failure.free.nbytes,
+            "largest_nbytes": found.failure.free.largest_nbytes,
+            "fragmentation_ratio": found.failure.free.fragmentation_ratio,
+        }
+        figures["failure"] = failure
+    return figures
+
+
+def _print(console: Console, found: WhatIf) -> None:
+    if found.failure is not None:
+        console.print(_failure_table(found.failure))
+        console.print(holders_table(found.failure.holders, "who held what"))
+    elif found.holders:
+        console.print(holders_table(found.holders, "who holds most at the peak"))
+    if found.outcomes:
+        console.print(_outcomes_table(found))
+    for line in _closing(found):
+        console.print(line, markup=False, highlight=False)
+
+
+def _failure_table(failure: Failure) -> Table:
+    table = Table(title="out of memory", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right", overflow="fold")
+    left = failure.device_free_nbytes
+    rows = {
+        "requested": format_nbytes(failure.requested_nbytes),
+        "by": printable(failure.place or "not recorded"),
+        "live": format_nbytes(failure.live_nbytes),
+        "reserved": format_nbytes(failure.reserved_nbytes),
+        "reserved, free": format_nbytes(failure.free.nbytes),
+        "  largest piece": format_nbytes(failure.free.largest_nbytes),
+        "  fragmentation": f"{failure.free.fragmentation_ratio:.1%}",
+        "the device had left": "not said" if left is None else format_nbytes(left),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _outcomes_table(found: WhatIf) -> Table:
+    title = f"what {printable(found.name)} would reserve"
+    table = Table(title=title, title_justify="left")
+    table.add_column("allocator", overflow="fold")
+    for heading in ("peak reserve", "reserve / live"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    knows_capacity = found.capacity_nbytes is not None
+    if knows_capacity:
+        table.add_column("fits", no_wrap=True)
+    for one in found.outcomes:
+        ratio = one.peak_reserved_nbytes / max(found.peak_live_nbytes, 1)
+        cells = [
+            f"{one.name} (in use)" if one.is_in_use else one.name,
+            format_nbytes(one.peak_reserved_nbytes),
+            f"{ratio:.3f}",
+        ]
+        if knows_capacity:
+            cells.append("yes" if one.fits else "no")
+        table.add_row(*cells)
+    return table
+
+
+def _closing(found: WhatIf) -> list[str]:
+    lines = [f"Peak live: {format_nbytes(found.peak_live_nbytes)}."]
+    if found.capacity_nbytes is not None:
+        had = format_nbytes(found.capacity_nbytes)
+        lines.append(f"The device had {had} for the program.")
+    if found.recorded_peak_nbytes is not None:
+        recorded = f"PyTorch reserved {format_nbytes(found.recorded_peak_nbytes)}"
+        if found.model_error is not None:
+            recorded += f"; the model in use is {found.model_error:+.1%} off here"
+        lines.append(f"{recorded}.")
+    lines.append(f"{found.advice}.")
+    if found.export is not None:
+        lines.append(f"  export PYTORCH_ALLOC_CONF={found.export}")
+        lines.append("  (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF)")
+        if "garbage_collection" in found.export:
+            lines.append(
+                "  and call torch.cuda.set_per_process_memory_fraction(1.0), without "
+                "which it has no effect"
+            )
+    return lines + [f"Note: {note}" for note in found.notes]

@@ -1,0 +1,70 @@
+"""The history in a file of any kind that madl reads."""
+
+from collections.abc import Callable
+
+from madl.diagnostics.history import History
+from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.torch_history import TorchPast, torch_past
+from madl.diagnostics.torch_snapshot import (
+    TorchSnapshot,
+    is_pickle,
+    read_torch_snapshot,
+)
+from madl.diagnostics.trace_lines import TraceSource
+from madl.diagnostics.trace_reader import open_trace
+from madl.errors import FileFormatError
+
+
+def open_history(
+    source: TraceSource,
+    *,
+    limit: int | str | None = None,
+    device: int | None = None,
+    on_progress: Callable[[int, int], object] = lambda events, of: None,
+) -> History:
+    """Return where the blocks of a run lay, and when.
+
+    A trace says what was asked for and when, so it is replayed through a pool on
+    ``sim``. A PyTorch snapshot says where PyTorch placed it.
+
+    Args:
+        source: A trace of any kind, or what ``torch.cuda.memory._dump_snapshot``
+            writes; a path, or the bytes themselves.
+        limit: Bytes that the pool may commit, for a trace.
+        device: Which one of a snapshot; ``None`` for the one with the most events.
+        on_progress: Called with the events done since the last call, and of all.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+        OutOfMemoryError: The trace needs more than the limit.
+    """
+    if is_pickle(source):
+        snapshot = read_torch_snapshot(source)
+        return past_of(snapshot, device).history
+    trace = open_trace(source)
+    return history_of_trace(
+        trace,
+        limit=limit,
+        on_progress=lambda events: on_progress(events, len(trace)),
+    )
+
+
+def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
+    """Return the past of a device; without one, of the device with the most events.
+
+    Raises:
+        FileFormatError: The snapshot knows nothing of it, or of any device.
+    """
+    known = snapshot.devices
+    if not known or device not in {None, *known}:
+        which = "any device" if device is None else f"device {device}"
+        others = f"; it has {', '.join(map(str, known))}" if known else ""
+        reason = f"the snapshot says nothing of {which}{others}"
+        raise FileFormatError(snapshot.path, 0, reason)
+    if device is None:
+        device = max(known, key=lambda one: _event_count(snapshot, one))
+    return torch_past(snapshot, device)
+
+
+def _event_count(snapshot: TorchSnapshot, device: int) -> int:
+    return len(snapshot.events[device]) if device < len(snapshot.events) else 0

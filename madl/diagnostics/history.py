@@ -1,0 +1,166 @@
+"""Where every block of a run lay, and when: what pictures and reports are made of.
+
+A moment is a number of events: at moment 0 nothing has happened yet. A row of a table
+was there from its ``start`` until before its ``stop``.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+OUT_OF_MEMORY = "out of memory"
+"""The label of a marker where a request could not be placed."""
+
+
+class BlockTable(NamedTuple):
+    """Every block there ever was, a column each."""
+
+    address: "Integers"
+    nbytes: "Integers"
+    """Bytes asked for."""
+    capacity: "Integers"
+    """Bytes given."""
+    start: "Integers"
+    stop: "Integers"
+    holder: "Integers"
+    """An index into ``History.holders``."""
+    place: "Integers"
+    """An index into ``History.places``."""
+
+
+class RangeTable(NamedTuple):
+    """Every range that was ever committed, a column each."""
+
+    address: "Integers"
+    nbytes: "Integers"
+    start: "Integers"
+    stop: "Integers"
+
+
+class Moment(NamedTuple):
+    """A moment that is worth looking at."""
+
+    moment: int
+    label: str
+
+
+class FreeSpace(NamedTuple):
+    """What is committed and free."""
+
+    nbytes: int
+    largest_nbytes: int
+
+    @property
+    def fragmentation_ratio(self) -> float:
+        """``1 - largest / free``; 0 when none is free."""
+        return 1 - self.largest_nbytes / self.nbytes if self.nbytes else 0.0
+
+
+@dataclass(frozen=True)
+class History:
+    """One run on one device."""
+
+    name: str
+    device: str
+    placed_by: str
+    """Whose placement it is, in words."""
+    last_moment: int
+    blocks: BlockTable
+    committed: RangeTable
+    holders: tuple[str | None, ...]
+    """Tags, or places where there are no tags; ``None`` for blocks without one."""
+    places: tuple[str | None, ...] = (None,)
+    """Where blocks were asked for, as in ``"train.py:12 (step)"``."""
+    has_addresses: bool = False
+    """Whether addresses are those of a device, and not made up to tell arenas apart."""
+    limit_nbytes: int | None = None
+    """Bytes that may be committed, or that the device had; ``None`` if not known."""
+    markers: tuple[Moment, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """What whoever looks has to know, a sentence each."""
+
+    @cached_property
+    def live_nbytes(self) -> "Integers":
+        """Bytes asked for that are live, at each moment."""
+        blocks = self.blocks
+        return self._sums(blocks.nbytes, blocks.start, blocks.stop)
+
+    @cached_property
+    def committed_nbytes(self) -> "Integers":
+        """Bytes committed, at each moment."""
+        ranges = self.committed
+        return self._sums(ranges.nbytes, ranges.start, ranges.stop)
+
+    def live_nbytes_of(self, rows: "NDArray[np.bool_]") -> "Integers":
+        """Return the live bytes of some of the blocks, at each moment."""
+        blocks = self.blocks
+        return self._sums(blocks.nbytes[rows], blocks.start[rows], blocks.stop[rows])
+
+    @property
+    def peak_moment(self) -> int:
+        """The first moment with the most live bytes."""
+        return int(self.live_nbytes.argmax())
+
+    @property
+    def peak_live_nbytes(self) -> int:
+        """The most bytes that are live at once."""
+        return int(self.live_nbytes.max())
+
+    @property
+    def peak_committed_nbytes(self) -> int:
+        """The most bytes that are committed at once."""
+        return int(self.committed_nbytes.max())
+
+    def live_at(self, moment: int) -> "NDArray[np.bool_]":
+        """Return which blocks are live."""
+        return (self.blocks.start <= moment) & (moment < self.blocks.stop)
+
+    def runs_at(self, moment: int) -> tuple["Integers", "Integers"]:
+        """Return the addresses and the ends of committed runs, lowest first."""
+        table = self.committed
+        rows = (table.start <= moment) & (moment < table.stop)
+        order = table.address[rows].argsort()
+        starts = table.address[rows][order]
+        ends = starts + table.nbytes[rows][order]
+        is_first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
+        is_last = np.append(is_first[1:], True)[: len(starts)]
+        return starts[is_first], ends[is_last]
+
+    def free_at(self, moment: int) -> FreeSpace:
+        """Return what is committed and free. O(n log n) in the live blocks."""
+        starts, ends = self.runs_at(moment)
+        rows = self.live_at(moment) & (self.blocks.capacity > 0)
+        address = self.blocks.address[rows]
+        # Free space starts where a run or a block's neighbour ends, and ends where a
+        # block or the end of a run begins: in order, the two belong together.
+        opens = np.sort(np.append(starts, address + self.blocks.capacity[rows]))
+        closes = np.sort(np.append(address, ends))
+        gaps = np.maximum(closes - opens, 0)
+        return FreeSpace(int(gaps.sum()), int(gaps.max(initial=0)))
+
+    def held_at(self, moment: int) -> dict[str | None, tuple[int, int]]:
+        """Return live bytes and blocks of each holder, the largest first."""
+        rows = self.live_at(moment)
+        holder, nbytes = self.blocks.holder[rows], self.blocks.nbytes[rows]
+        count = np.bincount(holder, minlength=len(self.holders))
+        # Not bincount's weights, which are floats: sums are exact to the byte.
+        held = np.zeros(len(self.holders), np.int64)
+        np.add.at(held, holder, nbytes)
+        order = sorted(count.nonzero()[0].tolist(), key=lambda n: (-held[n], n))
+        return {self.holders[n]: (int(held[n]), int(count[n])) for n in order}
+
+    def _sums(
+        self, nbytes: "Integers", start: "Integers", stop: "Integers"
+    ) -> "Integers":
+        changes = np.zeros(self.last_moment + 2, np.int64)
+        np.add.at(changes, start, nbytes)
+        np.subtract.at(changes, stop, nbytes)
+        return changes.cumsum()[:-1]

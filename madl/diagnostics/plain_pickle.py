@@ -1,0 +1,266 @@
+"""Read pickles that hold nothing but dicts, lists, tuples, text and numbers.
+
+Python's own unpickler is not used. It imports and calls what a file names, follows
+its extension registry, and allocates what a length claims. Here an opcode means what
+the table at the end says, and any other is refused by its name.
+"""
+
+import pickletools
+import struct
+from collections.abc import Callable
+from typing import NoReturn
+
+from madl.errors import FileFormatError
+
+PICKLE_LIMIT_NBYTES = 1 << 30
+TEXT_LIMIT_NBYTES = 1 << 20
+"""Of one text."""
+CONTAINER_LIMIT = 1 << 22
+OPCODE_LIMIT = 1 << 26
+NESTING_LIMIT = 64
+PENDING_LIMIT = 4096
+"""Values that wait for their container. Picklers fill one by a thousand at a time."""
+NUMBER_LIMIT_NBYTES = 16
+HIGHEST_PROTOCOL = 5
+
+_MEANS = {
+    "GLOBAL": "names a function or class to import",
+    "STACK_GLOBAL": "names a function or class to import",
+    "REDUCE": "calls a function",
+    "INST": "makes an object of a class",
+    "OBJ": "makes an object of a class",
+    "NEWOBJ": "makes an object of a class",
+    "NEWOBJ_EX": "makes an object of a class",
+    "BUILD": "sets the state of an object",
+    "PERSID": "refers to an object outside the file",
+    "BINPERSID": "refers to an object outside the file",
+    "EXT1": "names an entry of the extension registry",
+    "EXT2": "names an entry of the extension registry",
+    "EXT4": "names an entry of the extension registry",
+    "NEXT_BUFFER": "refers to a buffer outside the file",
+    "READONLY_BUFFER": "refers to a buffer outside the file",
+}
+
+
+def read_plain_pickle(data: bytes, path: str = "<bytes>") -> object:
+    """Return what a pickle holds.
+
+    Args:
+        data: The whole file.
+        path: What errors call it.
+
+    Raises:
+        FileFormatError: It is broken, larger than the limits above, or holds
+            anything but plain containers and scalars. Nothing in it is ever called.
+    """
+    if len(data) > PICKLE_LIMIT_NBYTES:
+        reason = f"it is larger than {PICKLE_LIMIT_NBYTES} bytes"
+        raise FileFormatError(path, 0, reason)
+    try:
+        return _Reader(data).read()
+    except _RefusedError as refused:
+        raise FileFormatError(path, 0, str(refused)) from None
+
+
+class _RefusedError(ValueError):
+    """Why a pickle is refused; the path is added outside."""
+
+
+class _Reader:
+    """The stack machine of a pickle, as far as plain values need it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[object] = []
+        self._below: list[list[object]] = []
+        """What lies below each mark."""
+        self._memo: dict[int, object] = {}
+        self._containers = 0
+
+    def read(self) -> object:
+        data, stop = self.data, len(self.data)
+        if data[:1] != b"\x80":
+            raise _RefusedError("this is no pickle of protocol 2 or later")
+        for _ in range(OPCODE_LIMIT):
+            if self.at >= stop:
+                raise _RefusedError(f"the pickle ends too early, after {stop} bytes")
+            code = data[self.at]
+            self.at += 1
+            if code == _STOP:
+                return self._result()
+            action = _ACTIONS.get(code)
+            if action is None:
+                self._refuse(code)
+            action(self)
+            if len(self.stack) > PENDING_LIMIT:
+                raise _RefusedError(
+                    f"more than {PENDING_LIMIT} values wait for their container: "
+                    "it is nested too deeply"
+                )
+        raise _RefusedError(f"the pickle has more than {OPCODE_LIMIT} opcodes")
+
+    def take(self, nbytes: int) -> bytes:
+        start = self.at
+        if nbytes > len(self.data) - start:
+            raise _RefusedError(
+                f"a length of {nbytes} bytes is claimed at byte {start}, "
+                f"but {len(self.data) - start} are left"
+            )
+        self.at = start + nbytes
+        return self.data[start : self.at]
+
+    def unsigned(self, nbytes: int) -> int:
+        return int.from_bytes(self.take(nbytes), "little")
+
+    def push_container(self, value: object) -> None:
+        self._containers += 1
+        if self._containers > CONTAINER_LIMIT:
+            raise _RefusedError(f"it holds more than {CONTAINER_LIMIT} containers")
+        self.stack.append(value)
+
+    def pop(self) -> object:
+        if not self.stack:
+            raise _RefusedError(f"a value is missing at byte {self.at - 1}")
+        return self.stack.pop()
+
+    def mark(self) -> None:
+        if len(self._below) == NESTING_LIMIT:
+            raise _RefusedError(f"it is nested deeper than {NESTING_LIMIT} containers")
+        self._below.append(self.stack)
+        self.stack = []
+
+    def pop_mark(self) -> list[object]:
+        if not self._below:
+            raise _RefusedError(f"a mark is missing at byte {self.at - 1}")
+        values = self.stack
+        self.stack = self._below.pop()
+        return values
+
+    def put(self, index: int) -> None:
+        if not self.stack:
+            raise _RefusedError(f"a value is missing at byte {self.at - 1}")
+        self._memo[index] = self.stack[-1]
+
+    def memoize(self) -> None:
+        self.put(len(self._memo))
+
+    def get(self, index: int) -> None:
+        if index not in self._memo:
+            raise _RefusedError(f"value {index} is used before it is there")
+        self.stack.append(self._memo[index])
+
+    def text(self, nbytes: int) -> None:
+        if nbytes > TEXT_LIMIT_NBYTES:
+            raise _RefusedError(
+                f"a text of {nbytes} bytes is claimed at byte {self.at}: at most "
+                f"{TEXT_LIMIT_NBYTES} are read"
+            )
+        # What is not UTF-8 is shown as it is: names of files may be anything.
+        self.stack.append(str(self.take(nbytes), "utf-8", "backslashreplace"))
+
+    def number(self, nbytes: int) -> None:
+        if nbytes > NUMBER_LIMIT_NBYTES:
+            raise _RefusedError(
+                f"a number of {nbytes} bytes is claimed at byte {self.at}: at most "
+                f"{NUMBER_LIMIT_NBYTES} are read"
+            )
+        self.stack.append(int.from_bytes(self.take(nbytes), "little", signed=True))
+
+    def extend_list(self, values: list[object]) -> None:
+        if not self.stack or not isinstance(self.stack[-1], list):
+            raise _RefusedError(f"values are added to no list at byte {self.at - 1}")
+        self.stack[-1].extend(values)
+
+    def extend_dict(self, pairs: list[object]) -> None:
+        into = self.stack[-1] if self.stack else None
+        if not isinstance(into, dict) or len(pairs) % 2:
+            raise _RefusedError(f"pairs are added to no dict at byte {self.at - 1}")
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            if not isinstance(key, str | int):
+                raise _RefusedError(
+                    f"a dict's keys must be text or integers, got {_kind(key)}"
+                )
+            into[key] = value
+
+    def tuple_of(self, values: list[object]) -> None:
+        # Tuples of tuples could be nested without end, and hashed to the same depth.
+        if any(isinstance(value, list | dict | tuple) for value in values):
+            raise _RefusedError("a tuple must hold text and numbers only")
+        self.push_container(tuple(values))
+
+    def check_protocol(self) -> None:
+        protocol = self.unsigned(1)
+        if protocol > HIGHEST_PROTOCOL:
+            raise _RefusedError(f"protocol {protocol} is not known")
+
+    def frame(self) -> None:
+        nbytes = self.unsigned(8)
+        if nbytes > len(self.data) - self.at:
+            raise _RefusedError(
+                f"a frame of {nbytes} bytes is claimed, but "
+                f"{len(self.data) - self.at} are left"
+            )
+
+    def _result(self) -> object:
+        if len(self.stack) != 1 or self._below:
+            raise _RefusedError("it ends with values that belong to no container")
+        if self.at != len(self.data):
+            raise _RefusedError(f"there is data after its end, at byte {self.at}")
+        return self.stack[0]
+
+    def _refuse(self, code: int) -> NoReturn:
+        name = _NAMES.get(code)
+        if name is None:
+            raise _RefusedError(f"byte {self.at - 1} is {code:#04x}: not an opcode")
+        raise _RefusedError(
+            f"{name} at byte {self.at - 1} {_MEANS.get(name, 'is no plain value')}; "
+            "only dicts, lists, tuples, text and numbers are read"
+        )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
+_CODES = {name: code for code, name in _NAMES.items()}
+_STOP = _CODES["STOP"]
+_BY_NAME: dict[str, Callable[[_Reader], None]] = {
+    "PROTO": _Reader.check_protocol,
+    "FRAME": _Reader.frame,
+    "MARK": _Reader.mark,
+    "NONE": lambda reader: reader.stack.append(None),
+    "NEWTRUE": lambda reader: reader.stack.append(True),
+    "NEWFALSE": lambda reader: reader.stack.append(False),
+    "BININT": lambda reader: reader.number(4),
+    "BININT1": lambda reader: reader.stack.append(reader.unsigned(1)),
+    "BININT2": lambda reader: reader.stack.append(reader.unsigned(2)),
+    "LONG1": lambda reader: reader.number(reader.unsigned(1)),
+    "LONG4": lambda reader: reader.number(reader.unsigned(4)),
+    "BINFLOAT": lambda reader: reader.stack.append(
+        struct.unpack(">d", reader.take(8))[0]
+    ),
+    "SHORT_BINUNICODE": lambda reader: reader.text(reader.unsigned(1)),
+    "BINUNICODE": lambda reader: reader.text(reader.unsigned(4)),
+    "BINUNICODE8": lambda reader: reader.text(reader.unsigned(8)),
+    "EMPTY_LIST": lambda reader: reader.push_container([]),
+    "EMPTY_DICT": lambda reader: reader.push_container({}),
+    "EMPTY_TUPLE": lambda reader: reader.tuple_of([]),
+    "TUPLE": lambda reader: reader.tuple_of(reader.pop_mark()),
+    "TUPLE1": lambda reader: reader.tuple_of([reader.pop()]),
+    "TUPLE2": lambda reader: reader.tuple_of([reader.pop(), reader.pop()][::-1]),
+    "TUPLE3": lambda reader: reader.tuple_of(
+        [reader.pop(), reader.pop(), reader.pop()][::-1]
+    ),
+    "APPEND": lambda reader: reader.extend_list([reader.pop()]),
+    "APPENDS": lambda reader: reader.extend_list(reader.pop_mark()),
+    "SETITEM": lambda reader: reader.extend_dict([reader.pop(), reader.pop()][::-1]),
+    "SETITEMS": lambda reader: reader.extend_dict(reader.pop_mark()),
+    "BINPUT": lambda reader: reader.put(reader.unsigned(1)),
+    "LONG_BINPUT": lambda reader: reader.put(reader.unsigned(4)),
+    "MEMOIZE": _Reader.memoize,
+    "BINGET": lambda reader: reader.get(reader.unsigned(1)),
+    "LONG_BINGET": lambda reader: reader.get(reader.unsigned(4)),
+}
+_ACTIONS = {_CODES[name]: action for name, action in _BY_NAME.items()}

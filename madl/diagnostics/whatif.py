@@ -1,0 +1,158 @@
+"""What would have helped: one trace through models of PyTorch's allocator, and madl's.
+
+The trace is what the program asked for; each model says what it would have taken from
+the device for that, and, where it is known how much the device had, whether it fits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from madl.backends.sim import DEFAULT_TOTAL_NBYTES, SimBackend
+from madl.diagnostics.replay import replay
+from madl.diagnostics.torch_models import (
+    UNLIMITED,
+    AllocatorSettings,
+    ReserveRefusedError,
+    model_of,
+)
+from madl.diagnostics.trace import Trace
+from madl.errors import OutOfMemoryError
+from madl.pool import Pool
+
+MIB = 1 << 20
+CANDIDATES = (
+    AllocatorSettings(),
+    AllocatorSettings(expandable_segments=True),
+    AllocatorSettings(max_split_nbytes=64 * MIB),
+    AllocatorSettings(max_split_nbytes=128 * MIB),
+    AllocatorSettings(max_split_nbytes=512 * MIB),
+    AllocatorSettings(roundup_power2_divisions=((UNLIMITED, 4),)),
+    AllocatorSettings(roundup_power2_divisions=((UNLIMITED, 8),)),
+)
+GARBAGE_COLLECTION = AllocatorSettings(garbage_collection_threshold=0.8)
+"""Only where the capacity is known: it is a part of that."""
+MADL = "madl's pool"
+DEFAULTS = "PyTorch's defaults"
+
+
+class Outcome(NamedTuple):
+    """What one allocator would have done."""
+
+    name: str
+    settings: AllocatorSettings | None
+    """``None`` for madl's pool."""
+    peak_reserved_nbytes: int
+    """What it takes when nothing limits it."""
+    fits: bool | None
+    """Whether the capacity is enough; ``None`` where it is not known."""
+    is_in_use: bool = False
+    """Whether these are the settings of the process that was recorded."""
+
+
+def outcomes(
+    trace: Trace,
+    in_use: AllocatorSettings | None = None,
+    capacity_nbytes: int | None = None,
+    on_progress: Callable[[int, int], object] = lambda events, of: None,
+) -> tuple[Outcome, ...]:
+    """Return what each allocator would have done, that in use first, madl's last.
+
+    Args:
+        trace: What was asked for; the models keep its streams apart, madl's does not.
+        in_use: The settings of the process; ``None`` where there was none.
+        capacity_nbytes: What the device had for it; ``None`` when not known.
+        on_progress: Called with the events done since the last call, and of all.
+    """
+    candidates = list(CANDIDATES)
+    if capacity_nbytes is not None:
+        candidates.append(GARBAGE_COLLECTION)
+    if in_use is not None:
+        candidates = [in_use, *(one for one in candidates if one != in_use)]
+    steps = (len(candidates) + 1) * len(trace)
+    found = []
+    for settings in candidates:
+        found.append(_of_torch(trace, settings, in_use, capacity_nbytes))
+        on_progress(len(trace), steps)
+    found.append(_of_madl(trace, capacity_nbytes))
+    on_progress(len(trace), steps)
+    return tuple(found)
+
+
+def _of_torch(
+    trace: Trace,
+    settings: AllocatorSettings,
+    in_use: AllocatorSettings | None,
+    capacity: int | None,
+) -> Outcome:
+    # Garbage is collected above a part of the capacity, so without it there is none.
+    limit = UNLIMITED
+    if settings.garbage_collection_threshold and capacity is not None:
+        limit = capacity
+    peak = _peak_reserved(trace, settings, limit)
+    unlimited = peak if peak is not None else _peak_reserved(trace, settings, UNLIMITED)
+    assert unlimited is not None, "nothing refused it"
+    fits = None
+    if capacity is not None:
+        fits = unlimited <= capacity and peak is not None
+        fits = fits or _peak_reserved(trace, settings, capacity) is not None
+    name = settings.as_text() or DEFAULTS
+    return Outcome(name, settings, unlimited, fits, is_in_use=settings == in_use)
+
+
+def _peak_reserved(
+    trace: Trace, settings: AllocatorSettings, capacity: int
+) -> int | None:
+    """Return the peak; ``None`` where the capacity is not enough."""
+    model = model_of(settings, capacity_nbytes=capacity)
+    try:
+        for allocation, nbytes, stream in _requests(trace):
+            if nbytes < 0:
+                model.free(allocation)
+            else:
+                model.allocate(allocation, nbytes, stream)
+    except ReserveRefusedError:
+        return None
+    return model.peak_reserved_nbytes
+
+
+def _requests(trace: Trace) -> Iterator[tuple[int, int, int]]:
+    """Yield id, bytes and stream of each allocation; the bytes of a free are -1.
+
+    PyTorch serves a request for nothing without its allocator.
+    """
+    nbytes_of, stream_of = trace.nbytes_of, trace.stream_of
+    for operation in trace.operations:
+        allocation = operation if operation >= 0 else ~operation
+        if not nbytes_of[allocation]:
+            continue
+        if operation < 0:
+            yield allocation, -1, 0
+        else:
+            stream = 0 if stream_of is None else stream_of[operation]
+            yield allocation, nbytes_of[operation], stream
+
+
+def _of_madl(trace: Trace, capacity: int | None) -> Outcome:
+    # Where blocks lie does not depend on their tags.
+    trace = replace(trace, tag_of=None)
+    # The pool may keep twice what is live: the device must not be what limits it.
+    total = max(DEFAULT_TOTAL_NBYTES, 2 * trace.peak_live_nbytes)
+    with Pool(SimBackend(total_nbytes=total)) as pool:
+        peak = replay(trace, pool).peak_committed_nbytes
+    fits = None if capacity is None else peak <= capacity
+    if capacity is not None and not fits:
+        fits = _madl_fits(trace, capacity)
+    return Outcome(MADL, None, peak, fits)
+
+
+def _madl_fits(trace: Trace, capacity: int) -> bool:
+    if trace.peak_live_nbytes > capacity or not capacity:
+        return False
+    sim = SimBackend(total_nbytes=max(DEFAULT_TOTAL_NBYTES, capacity))
+    try:
+        with Pool(sim, limit=capacity) as pool:
+            replay(trace, pool)
+    except OutOfMemoryError:
+        return False
+    return True

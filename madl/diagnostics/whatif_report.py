@@ -1,0 +1,226 @@
+"""What came of a file: who held what, what each allocator would need, what to do."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from madl.diagnostics.figures import HOLDER_COUNT, UNNAMED, Holder
+from madl.diagnostics.histories import past_of
+from madl.diagnostics.history import FreeSpace
+from madl.diagnostics.torch_history import TorchOutOfMemory, TorchPast
+from madl.diagnostics.torch_models import AllocatorSettings
+from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
+from madl.diagnostics.trace import Trace
+from madl.diagnostics.trace_lines import TraceSource
+from madl.diagnostics.trace_reader import open_trace
+from madl.diagnostics.whatif import MADL, Outcome, outcomes
+from madl.sizes import format_nbytes
+
+CAVEAT = (
+    "The models are written from PyTorch's documentation. How far they are off on a "
+    "GPU is not known: none of them has been compared with one yet."
+)
+WORTH_A_CHANGE = 0.98
+"""A setting is advised when it needs at most that part of what is in use."""
+
+
+class Failure(NamedTuple):
+    """An out-of-memory error of the program, and how things were."""
+
+    requested_nbytes: int
+    place: str | None
+    live_nbytes: int
+    reserved_nbytes: int
+    free: FreeSpace
+    """Reserved and free."""
+    device_free_nbytes: int | None
+    holders: tuple[Holder, ...]
+
+
+class WhatIf(NamedTuple):
+    """Everything that is said of one file."""
+
+    name: str
+    device: str | None
+    """``None`` for a trace, which is of no GPU."""
+    events: int
+    peak_live_nbytes: int
+    recorded_peak_nbytes: int | None
+    """What PyTorch really reserved; ``None`` for a trace."""
+    capacity_nbytes: int | None
+    failure: Failure | None
+    holders: tuple[Holder, ...]
+    """At the peak."""
+    outcomes: tuple[Outcome, ...]
+    advice: str
+    export: str | None
+    """What to set ``PYTORCH_ALLOC_CONF`` to, if that helps."""
+    model_error: float | None
+    """Of the model of the settings in use, against what was recorded here."""
+    notes: tuple[str, ...]
+
+
+def what_if(
+    source: TraceSource,
+    *,
+    device: int | None = None,
+    capacity_nbytes: int | None = None,
+    on_progress: Callable[[int, int], object] = lambda events, of: None,
+) -> WhatIf:
+    """Explain a file, and say what would have helped.
+
+    Args:
+        source: What ``torch.cuda.memory._dump_snapshot`` writes, or a trace.
+        device: Which GPU of a snapshot; ``None`` for the one with the most events.
+        capacity_nbytes: What the device has for the program. Without it, what
+            PyTorch had reserved at the failure, and what the device had left then.
+        on_progress: Called with the events done since the last call, and of all.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+    """
+    if not is_pickle(source):
+        return _of_trace(open_trace(source), capacity_nbytes, on_progress)
+    snapshot = read_torch_snapshot(source)
+    past = past_of(snapshot, device)
+    failure = past.failures[-1] if past.failures else None
+    history = past.history
+    if capacity_nbytes is None:
+        capacity_nbytes = history.limit_nbytes
+    recorded = history.peak_committed_nbytes
+    results, error = tuple[Outcome, ...](), None
+    if past.has_events:
+        results = outcomes(past.trace, snapshot.settings, capacity_nbytes, on_progress)
+        if recorded:
+            error = results[0].peak_reserved_nbytes / recorded - 1
+    advice, export = _advise(
+        results, past.trace.peak_live_nbytes, capacity_nbytes, snapshot.settings
+    )
+    return WhatIf(
+        name=history.name,
+        device=history.device,
+        events=len(past.trace),
+        peak_live_nbytes=past.trace.peak_live_nbytes,
+        recorded_peak_nbytes=recorded,
+        capacity_nbytes=capacity_nbytes,
+        failure=None if failure is None else _failure(past, failure),
+        holders=_holders(past, history.peak_moment),
+        outcomes=results,
+        advice=advice,
+        export=export,
+        model_error=error,
+        notes=(*history.notes, *_doubt(results, failure), CAVEAT),
+    )
+
+
+def _of_trace(
+    trace: Trace, capacity: int | None, on_progress: Callable[[int, int], object]
+) -> WhatIf:
+    results = outcomes(trace, None, capacity, on_progress)
+    peak = trace.peak_live_nbytes
+    advice, export = _advise(results, peak, capacity, AllocatorSettings())
+    return WhatIf(
+        name=trace.name,
+        device=None,
+        events=len(trace),
+        peak_live_nbytes=peak,
+        recorded_peak_nbytes=None,
+        capacity_nbytes=capacity,
+        failure=None,
+        holders=(),
+        outcomes=results,
+        advice=advice,
+        export=export,
+        model_error=None,
+        notes=(CAVEAT,),
+    )
+
+
+def _doubt(
+    results: tuple[Outcome, ...], failure: TorchOutOfMemory | None
+) -> tuple[str, ...]:
+    """Say so where the model of the settings in use contradicts the program."""
+    if failure is None or not results or results[0].fits is not True:
+        return ()
+    return (
+        "The program ran out of memory where the model of its settings would not "
+        "have: what the others say is as doubtful.",
+    )
+
+
+def _failure(past: TorchPast, failure: TorchOutOfMemory) -> Failure:
+    history, moment = past.history, failure.moment
+    return Failure(
+        requested_nbytes=failure.requested_nbytes,
+        place=failure.place,
+        live_nbytes=int(history.live_nbytes[moment]),
+        reserved_nbytes=int(history.committed_nbytes[moment]),
+        free=history.free_at(moment),
+        device_free_nbytes=failure.device_free_nbytes,
+        holders=_holders(past, moment),
+    )
+
+
+def _holders(past: TorchPast, moment: int) -> tuple[Holder, ...]:
+    held = list(past.history.held_at(moment).items())[:HOLDER_COUNT]
+    return tuple(
+        Holder(UNNAMED if name is None else name, *figures) for name, figures in held
+    )
+
+
+def _advise(
+    results: tuple[Outcome, ...],
+    peak_live: int,
+    capacity: int | None,
+    in_use: AllocatorSettings,
+) -> tuple[str, str | None]:
+    """Return a piece of advice, and what to set, if anything helps."""
+    if not results:
+        return (
+            "There is no history to replay. Try: call "
+            "torch.cuda.memory._record_memory_history() before the work, and dump "
+            "the snapshot after it",
+            None,
+        )
+    if capacity is not None and peak_live > capacity:
+        return (
+            f"No setting helps: {format_nbytes(peak_live)} are needed at once, and the "
+            f"device has {format_nbytes(capacity)}. Try: a smaller batch, activation "
+            "checkpointing, or offloading",
+            None,
+        )
+    now = next(one for one in results if one.settings == in_use)
+    best = min((one for one in results if one.settings is not None), key=_rank)
+    if capacity is not None and not best.fits:
+        return _nothing_fits(results), None
+    is_better = best.peak_reserved_nbytes < WORTH_A_CHANGE * now.peak_reserved_nbytes
+    if best is now or not (is_better or now.fits is False):
+        return "No other setting needs notably less than that in use", None
+    assert best.settings is not None, "as chosen"
+    return (
+        f"With {best.name}, {format_nbytes(best.peak_reserved_nbytes)} would be "
+        f"reserved instead of {format_nbytes(now.peak_reserved_nbytes)}",
+        best.settings.as_text(),
+    )
+
+
+def _rank(one: Outcome) -> tuple[bool, bool, int]:
+    """Order outcomes by how well they would have helped, the best first.
+
+    Whether it fits comes before what is reserved. Garbage collection comes last of
+    those that fit: it is bound to reserve less, and pays for that in time.
+    """
+    collects = one.settings is not None and one.settings.garbage_collection_threshold
+    return one.fits is False, bool(collects), one.peak_reserved_nbytes
+
+
+def _nothing_fits(results: tuple[Outcome, ...]) -> str:
+    madl = next(one for one in results if one.name == MADL)
+    if madl.fits:
+        return (
+            "No setting of PyTorch would have fitted. Placed as by madl's pool it "
+            f"needs {format_nbytes(madl.peak_reserved_nbytes)}, which fits"
+        )
+    return (
+        "Nothing would have fitted, though what is live at once would. Try: free "
+        "large tensors before the peak, or a slightly smaller batch"
+    )

@@ -1,0 +1,187 @@
+"""Snapshots of PyTorch's allocator: what is read, and what is refused."""
+
+import gzip
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from madl import FileFormatError
+from madl.diagnostics import torch_snapshot
+from madl.diagnostics.torch_models import AllocatorSettings
+from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
+from tests.torch_dumps import BASE, MIB, Dump, fragmented
+
+
+def refusal(content: object) -> str:
+    with pytest.raises(FileFormatError) as caught:
+        read_torch_snapshot(pickle.dumps(content, 4))
+    return str(caught.value).removeprefix("<bytes>: ")
+
+
+def changed(change: Callable[[Any], object]) -> str:
+    content = fragmented().content()
+    change(content)
+    return refusal(content)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_segments_blocks_and_events_are_read(protocol: int) -> None:
+    snapshot = read_torch_snapshot(fragmented().pickled(protocol))
+
+    first, second = snapshot.segments
+    assert (first.address, first.nbytes, first.device) == (BASE, 32 * MIB, 0)
+    assert second.address == BASE + 64 * MIB
+    live, free = first.blocks
+    assert (live.nbytes, live.requested_nbytes) == (18 * MIB, 18 * MIB)
+    assert live.is_live
+    assert (free.nbytes, free.is_live, free.place) == (14 * MIB, False, None)
+    actions = [event.action for event in snapshot.events[0]]
+    begun = ["segment_alloc", "alloc"] * 2
+    assert actions == [*begun, *["free_completed"] * 2, "alloc", "alloc", "oom"]
+    assert snapshot.events[0][-1].device_free_nbytes == 18 * MIB
+
+
+def test_a_place_is_the_innermost_line_of_python_that_is_not_of_torch() -> None:
+    snapshot = read_torch_snapshot(fragmented().pickled())
+
+    assert snapshot.segments[0].blocks[0].place == "model.py:20 (step)"
+
+
+def test_without_such_a_line_it_is_the_innermost_function() -> None:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    dump.alloc(0, 100)
+    del dump.events[-1]["frames"][2]
+
+    assert read_torch_snapshot(dump.pickled()).events[0][-1].place == "at::empty(long)"
+
+
+def test_a_file_may_be_gzipped(tmp_path: Path) -> None:
+    path = tmp_path / "run.pickle.gz"
+    path.write_bytes(gzip.compress(fragmented().pickled()))
+
+    assert is_pickle(path)
+    assert read_torch_snapshot(path).name == "run"
+
+
+def test_a_trace_is_no_pickle() -> None:
+    assert not is_pickle(b"# madl-trace v1\n")
+    assert not is_pickle(b"")
+
+
+def test_blocks_without_an_address_follow_each_other() -> None:
+    content = fragmented().content()
+    for block in content["segments"][0]["blocks"]:
+        del block["address"]
+
+    snapshot = read_torch_snapshot(pickle.dumps(content, 4))
+
+    addresses = [block.address for block in snapshot.segments[0].blocks]
+    assert addresses == [BASE, BASE + 18 * MIB]
+
+
+def test_the_settings_are_those_of_the_process() -> None:
+    dump = fragmented()
+    dump.settings = {
+        "PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4",
+        "max_split_size": 128 * MIB,
+        "garbage_collection_threshold": 0.5,
+        "expandable_segments": True,
+    }
+
+    settings = read_torch_snapshot(dump.pickled()).settings
+
+    assert settings.as_text() == (
+        "expandable_segments:True,max_split_size_mb:128,roundup_power2_divisions:4,"
+        "garbage_collection_threshold:0.5"
+    )
+
+
+def test_a_snapshot_without_settings_has_the_defaults() -> None:
+    content = fragmented().content()
+    del content["allocator_settings"]
+
+    read = read_torch_snapshot(pickle.dumps(content, 4))
+
+    assert read.settings == AllocatorSettings()
+
+
+def test_unknown_actions_are_skipped() -> None:
+    dump = fragmented()
+    dump.events.append({"action": "snapshot", "size": "of no interest"})
+
+    assert len(read_torch_snapshot(dump.pickled()).events[0]) == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (1, "the snapshot must be a dict, got 1"),
+        ({}, "segments must be a list, got nothing"),
+        ({"segments": [3]}, "segments[0] must be a dict, got 3"),
+        ({"segments": [], "device_traces": {}}, "device_traces must be a list"),
+        ({"segments": [], "device_traces": [3]}, "device_traces[0] must be a list"),
+        ({"segments": "x" * 99}, f"segments must be a list, got '{'x' * 39}..."),
+    ],
+)
+def test_what_is_no_snapshot_is_refused(content: object, reason: str) -> None:
+    assert refusal(content).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda c: c["segments"][0].update(address=-1),
+            "segments[0].address must lie in 0..",
+        ),
+        (
+            lambda c: c["segments"][0].update(total_size=1 << 60),
+            "segments[0].total_size must lie in 0..",
+        ),
+        (
+            lambda c: c["segments"][1]["blocks"][0].update(size=True),
+            "segments[1].blocks[0].size must be an integer, got True",
+        ),
+        (
+            lambda c: c["segments"][0]["blocks"][1].update(size=33 * MIB),
+            "segments[0].blocks[1].size must lie in its segment, got 34603008",
+        ),
+        (
+            lambda c: c["device_traces"][0][1].pop("addr"),
+            "device_traces[0][1].addr must be an integer, got nothing",
+        ),
+        (
+            lambda c: c["device_traces"][0][1].update(action=[]),
+            "device_traces[0][1].action must be text, got a list",
+        ),
+        (
+            lambda c: c["device_traces"][0][1].update(frames=[[]]),
+            "device_traces[0][1].frames[0] must be a dict, got a list",
+        ),
+        (
+            lambda c: c["allocator_settings"].update(
+                PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:x"
+            ),
+            "allocator_settings.PYTORCH_CUDA_ALLOC_CONF max_split_size_mb must be",
+        ),
+    ],
+)
+def test_a_wrong_field_is_refused_by_its_name(
+    change: Callable[[Any], object], reason: str
+) -> None:
+    assert changed(change).startswith(reason)
+
+
+def test_one_list_in_many_places_does_not_multiply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_snapshot, "RECORD_LIMIT", 100)
+    events = fragmented().events * 6
+
+    assert refusal({"segments": [], "device_traces": [events, events]}) == (
+        "the snapshot has more than 100 events"
+    )
