@@ -97,7 +97,7 @@ def history_of_trace(
         places=places,
         limit_nbytes=limit_nbytes,
         markers=tuple(Moment(*marker) for marker in trace.markers),
-        notes=tuple(getattr(trace, "notes", ())),
+        notes=trace.notes,
     )
 
 
@@ -106,12 +106,10 @@ def _places(trace: Trace) -> tuple["array[int]", tuple[str | None, ...]]:
 
     A trace carries stacks only if they were recorded.
     """
-    stack_of = getattr(trace, "stack_of", None)
+    stack_of = trace.stack_of
     if stack_of is None:
         return array("q", bytes(8 * trace.allocations)), (None,)
-    return stack_of, tuple(
-        str(stack[0]) if stack else None for stack in getattr(trace, "stacks", ())
-    )
+    return stack_of, tuple(str(stack[0]) if stack else None for stack in trace.stacks)
 
 
 def _replay(

@@ -1,7 +1,7 @@
 """The history of a trace is what its replay does, at every moment."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from madl.diagnostics.history import History
 from madl.diagnostics.replay import replay
 from madl.diagnostics.replay_history import history_of_trace
 from madl.diagnostics.trace import Trace
+from madl.stacks import Line
 
 MIB = 1 << 20
 
@@ -146,31 +147,10 @@ def test_progress_adds_up_to_all_events(example: tuple[Trace, History]) -> None:
     assert sum(done) == len(example[0])
 
 
-class Frame(NamedTuple):
-    """A line of a stack."""
-
-    file: str
-
-    def __str__(self) -> str:
-        return self.file
-
-
-@dataclass(frozen=True)
-class TraceWithStacks(Trace):
-    """A trace that says where each allocation was made."""
-
-    stack_of: "list[int] | None" = None
-    stacks: tuple[tuple[Frame, ...], ...] = ((),)
-
-
 def test_stacks_say_where_blocks_were_asked_for() -> None:
-    stacks = ((), (Frame("a.py:1"), Frame("b.py:2")))
+    stacks = ((), (Line("a.py", 1, "step"), Line("b.py", 2, "main")))
     untagged = trace("a,0,100", "a,1,200")
-    recorded = TraceWithStacks(
-        **{name: getattr(untagged, name) for name in untagged.__dataclass_fields__},
-        stack_of=[1, 0],
-        stacks=stacks,
-    )
+    recorded = replace(untagged, stack_of=array("q", [1, 0]), stacks=stacks)
 
     history = history_of_trace(recorded)
 
