@@ -53,7 +53,6 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _turn
     _turn = threading.RLock()
-    _held.clear()
     for pool in _all_pools():
         lock = threading.Lock()
         for lane in pool._family():
@@ -61,6 +60,7 @@ def _after_in_child() -> None:
         pool._lock_holder = 0
         if not IS_COMPILED:  # compiled code cannot be in the middle of a free
             _recount(pool)
+    _held.clear()  # last: a pool that nobody else refers to any more ends here
 
 
 def _recount(pool: HotPool) -> None:
