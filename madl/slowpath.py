@@ -133,7 +133,7 @@ class SlowPool(HotPool):
             block = self._place_slowly(asked, capacity, aligned)
         if tag is None and not events.listeners:
             return self._hand_out(block, asked, None)
-        usage = None if tag is None else self._tags.setdefault(tag, TagUsage())
+        usage = None if tag is None else self._usage_of(tag)
         try:
             watch = BlockWatch(asked, tag, usage)
         except BaseException:  # a listener's
@@ -142,6 +142,12 @@ class SlowPool(HotPool):
         memory = self._hand_out(block, asked, watch)
         watch.count(memory.capacity - asked)
         return memory
+
+    def _usage_of(self, tag: str) -> TagUsage:
+        try:
+            return self._tags[tag]  # waits for no other thread, as get() may
+        except KeyError:
+            return self._tags.setdefault(tag, TagUsage())
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
         parse_nbytes(nbytes)

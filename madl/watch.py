@@ -1,19 +1,9 @@
 """Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
 
-import contextlib
-import sys
-import threading
-
 from madl import events
 from madl.hotpath import Watch
+from madl.hotpath.counting import counting
 from madl.stats import TagStats
-
-# Without an interpreter lock += loses counts. Reentrant: finalizers count too.
-_counting: contextlib.AbstractContextManager[object] = (
-    contextlib.nullcontext()
-    if getattr(sys, "_is_gil_enabled", lambda: True)()
-    else threading.RLock()
-)
 
 
 class TagUsage:
@@ -28,7 +18,7 @@ class TagUsage:
 
     def count_allocated(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as live."""
-        with _counting:
+        with counting:
             self.allocation_count += 1
             self.padding_nbytes += padding
             self.live_nbytes += nbytes
@@ -36,7 +26,7 @@ class TagUsage:
 
     def count_freed(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as free."""
-        with _counting:
+        with counting:
             self.free_count += 1
             self.padding_nbytes -= padding
             self.live_nbytes -= nbytes

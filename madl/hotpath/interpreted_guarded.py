@@ -4,18 +4,14 @@ Lists stay atomic there, but ``+=`` does not. So whatever counts, or tests befor
 acts, holds a lock for that moment; nothing waits for anything else while it does.
 """
 
-import os
-import threading
 from typing import Any
 
 from madl.hotpath import interpreted_pool
+from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
 from madl.hotpath.interpreted_memory import Block, Memory
 from madl.hotpath.interpreted_pool import HotPool
 from madl.hotpath.shared import BlockState, HotArena, Watch, cold
-
-# Reentrant: a finalizer may free in the middle, as it may with an interpreter lock.
-_guard = threading.RLock()
 
 _plain_block_at = HotPool._block_at
 _plain_block_states = HotPool._block_states
@@ -24,7 +20,7 @@ _plain_change_watch_count = interpreted_pool.change_watch_count
 
 
 def _change_watch_count(by: int) -> None:
-    with _guard:
+    with counting:
         _plain_change_watch_count(by)
 
 
@@ -52,7 +48,7 @@ def _allocate(
 
 
 def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
-    with _guard:
+    with counting:
         account = self._account
         account.binned_nbytes -= block.capacity
         account.allocation_count += 1
@@ -66,12 +62,12 @@ def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> 
 def _block_at(
     self: HotPool, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
 ) -> Block:
-    with _guard:
+    with counting:
         return _plain_block_at(self, arena, offset, capacity, is_binned=is_binned)
 
 
 def _unplace(self: HotPool, block: Block) -> None:
-    with _guard:
+    with counting:
         self._account.binned_nbytes -= block.capacity
         self._placed.discard(block)
         self._held_back.discard(block)
@@ -79,17 +75,17 @@ def _unplace(self: HotPool, block: Block) -> None:
 
 
 def _block_states(self: HotPool) -> list[BlockState]:
-    with _guard:
+    with counting:
         return _plain_block_states(self)
 
 
 def _return_every_free(self: HotPool) -> None:
-    with _guard:
+    with counting:
         _plain_return_every_free(self)
 
 
 def _free(self: Memory) -> None:
-    with _guard:  # two threads may free the same handle
+    with counting:  # two threads may free the same handle
         block = self._block
         self._block = None
         root, self._root = self._root, self._root if block is None else None
@@ -106,13 +102,13 @@ def _finalize(self: Memory) -> None:
 
 
 def _take_back(memory: Memory, block: Block) -> None:
-    with _guard:
+    with counting:
         watch, block.watch = block.watch, None
     try:
         if watch is not None:
             watch.freed()
     finally:
-        with _guard:
+        with counting:
             account = memory._pool._account
             account.live_nbytes -= memory._nbytes
             account.binned_nbytes += block.capacity
@@ -125,7 +121,7 @@ def _take_back(memory: Memory, block: Block) -> None:
 
 def _keep_by(self: Memory, root: Any) -> None:  # noqa: ANN401  # see Memory._root
     keeper = root.keeper = self._pool._slice_of(None, self._nbytes)
-    with _guard:
+    with counting:
         if self._root is None:
             keeper._block = self._block
             self._root = root
@@ -151,10 +147,3 @@ def install() -> None:
     }.items():
         method.__doc__ = getattr(Memory, name).__doc__
         setattr(Memory, name, method)
-    if hasattr(os, "register_at_fork"):
-        # Whoever holds it in another thread is gone in the child, and never leaves.
-        os.register_at_fork(
-            before=_guard.acquire,
-            after_in_parent=_guard.release,
-            after_in_child=_guard.release,
-        )
