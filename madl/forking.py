@@ -73,7 +73,7 @@ def _recount(pool: HotPool) -> None:
     binned_nbytes = sum(state.capacity for state in states if not state.is_live)
     account = pool._account
     if (live_nbytes, binned_nbytes) != (account.live_nbytes, account.binned_nbytes):
-        account.live_nbytes, account.binned_nbytes = live_nbytes, binned_nbytes
+        account.correct(live_nbytes, binned_nbytes)
 
 
 if hasattr(os, "register_at_fork"):

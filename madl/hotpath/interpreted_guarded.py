@@ -11,9 +11,10 @@ from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
 from madl.hotpath.interpreted_memory import Block, Memory
 from madl.hotpath.interpreted_pool import HotPool
-from madl.hotpath.shared import BlockState, HotArena, Watch, cold
+from madl.hotpath.shared import BlockState, HotArena, cold
 
 _plain_block_at = HotPool._block_at
+_plain_count_live = HotPool._count_live
 _plain_block_states = HotPool._block_states
 _plain_return_every_free = HotPool._return_every_free
 _plain_change_watch_count = interpreted_pool.change_watch_count
@@ -41,22 +42,15 @@ def _allocate(
     ):
         return self._allocate_with(nbytes, alignment, stream, tag)
     try:
-        block = self._bins_by_request[nbytes].pop()
+        block = self._bins_by_request[nbytes][0].pop()
     except (KeyError, IndexError):
         block = self._miss(nbytes)
     return self._hand_out(block, nbytes, None)
 
 
-def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
+def _count_live(self: HotPool, block: Block, nbytes: int) -> None:
     with counting:
-        account = self._account
-        account.binned_nbytes -= block.capacity
-        account.allocation_count += 1
-        account.live_nbytes += nbytes
-        account.live_high_water = max(account.live_high_water, account.live_nbytes)
-        block.nbytes = nbytes
-        block.watch = watch
-    return self._handle(block, None, nbytes)
+        _plain_count_live(self, block, nbytes)
 
 
 def _block_at(
@@ -68,7 +62,7 @@ def _block_at(
 
 def _unplace(self: HotPool, block: Block) -> None:
     with counting:
-        self._account.binned_nbytes -= block.capacity
+        self._account.add_binned(-block.capacity)
         self._placed.discard(block)
         self._held_back.discard(block)
     self._give_back(block)
@@ -109,9 +103,7 @@ def _take_back(memory: Memory, block: Block) -> None:
             watch.freed()
     finally:
         with counting:
-            account = memory._pool._account
-            account.live_nbytes -= memory._nbytes
-            account.binned_nbytes += block.capacity
+            memory._pool._account.total += block.refund
             home = block.home
             is_last = isinstance(home, LastFrees)
             (memory._pool._returned if is_last else home).append(block)
@@ -132,7 +124,7 @@ def install() -> None:
     interpreted_pool.change_watch_count = _change_watch_count
     for name, function in {
         "allocate": _allocate,
-        "_hand_out": _hand_out,
+        "_count_live": _count_live,
         "_block_at": _block_at,
         "_unplace": _unplace,
         "_block_states": _block_states,
