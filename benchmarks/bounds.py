@@ -85,7 +85,7 @@ BOUNDS = (
         "pure Python over np.empty",
         3,
         3,
-        why_missed="a handle with a finalizer alone costs 1.7 of it since NumPy 2.4",
+        why_missed="an empty handle with a finalizer alone costs 1.4 of it",
     ),
     _most("recording", recording.FIGURE, 1.5, 1.5),
     *_traces(),

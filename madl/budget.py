@@ -1,23 +1,15 @@
 """How much pools have taken from their device, and how much more they may take."""
 
-import contextlib
 import itertools
 import os
-import sys
 import threading
 import weakref
 
 from madl.backends.counted import CountedBackend
+from madl.hotpath.counting import counting
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64
-
-# Without an interpreter lock += loses counts. Reentrant: finalizers count too.
-counting: contextlib.AbstractContextManager[object] = (
-    contextlib.nullcontext()
-    if getattr(sys, "_is_gil_enabled", lambda: True)()
-    else threading.RLock()
-)
 
 
 class DeviceBudget:

@@ -54,7 +54,6 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _turn
     _turn = threading.RLock()
-    _held.clear()
     for pool in all_pools():
         lock = threading.Lock()
         for lane in pool._family():
@@ -62,6 +61,7 @@ def _after_in_child() -> None:
         pool._lock_holder = 0
         if not IS_COMPILED:  # compiled code cannot be in the middle of a free
             _recount(pool)
+    _held.clear()  # last: a pool that nobody else refers to any more ends here
 
 
 def _recount(pool: HotPool) -> None:
@@ -74,7 +74,7 @@ def _recount(pool: HotPool) -> None:
     binned_nbytes = sum(state.capacity for state in states if not state.is_live)
     account = pool._account
     if (live_nbytes, binned_nbytes) != (account.live_nbytes, account.binned_nbytes):
-        account.live_nbytes, account.binned_nbytes = live_nbytes, binned_nbytes
+        account.correct(live_nbytes, binned_nbytes)
 
 
 if hasattr(os, "register_at_fork"):

@@ -136,11 +136,7 @@ class SlowPool(HotPool):
         self, tag: str, bounds: dict[str, TagScope], asked: int, aligned: int
     ) -> Memory:
         """Allocate for a tag, within its limit and those of the tags above it."""
-        usage = self._tags.get(tag)
-        if usage is None:
-            usage = self._tags.setdefault(
-                tag, TagUsage(self._growth.budget.device, tag)
-            )
+        usage = self._usage_of(tag)
         self._claim(usage, bounds, asked)
         try:
             usage.warn(bounds, self.device)
@@ -175,6 +171,13 @@ class SlowPool(HotPool):
         memory = self._hand_out(block, asked, watching)
         watching.count(memory.capacity - asked)
         return memory
+
+    def _usage_of(self, tag: str) -> TagUsage:
+        try:
+            return self._tags[tag]  # waits for no other thread, as get() may
+        except KeyError:
+            usage = TagUsage(self._growth.budget.device, tag)
+            return self._tags.setdefault(tag, usage)
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
         parse_nbytes(nbytes)

@@ -3,10 +3,11 @@
 import warnings
 
 from madl import events, stacks
-from madl.budget import DeviceBudget, counting
+from madl.budget import DeviceBudget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.events import TagScope
 from madl.hotpath import Watch
+from madl.hotpath.counting import counting
 from madl.shortage import TagLimit
 from madl.sizes import format_nbytes
 from madl.stats import TagStats

@@ -281,9 +281,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_memory.py",
-        "            return\n        account = self._pool._account\n"
-        "        account.live_nbytes -= self._nbytes\n",
-        "            return\n        account = self._pool._account\n",
+        "            return\n        self._pool._account.total += block.refund\n",
+        "            return\n",
         "freed bytes count as live",
     ),
 ]

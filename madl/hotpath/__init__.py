@@ -4,9 +4,9 @@ There are two bodies with the same names and the same tests: ``_compiled``, whic
 machine with a C compiler gets, and ``interpreted_memory`` with ``interpreted_pool``.
 """
 
-import sys
 from typing import TYPE_CHECKING
 
+from madl.hotpath.counting import HAS_INTERPRETER_LOCK
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
@@ -42,7 +42,7 @@ else:
         from madl.hotpath.interpreted_join import JoinedPool
         from madl.hotpath.interpreted_memory import Block, Memory
 
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        if not HAS_INTERPRETER_LOCK:
             from madl.hotpath import interpreted_guarded
 
             interpreted_guarded.install()

@@ -11,7 +11,7 @@ cdef void write_to(madl_journal* newest, number_tag) noexcept
 
 cdef class HotArena:
     cdef readonly FirstFit blocks
-    cdef readonly object address
+    cdef object start  # its address, or None
     cdef readonly bint is_apart
     cdef unsigned long long base
 
@@ -43,11 +43,11 @@ cdef class HotPool:
     cdef list small_arenas
     cdef list large_arenas
     cdef public word _small_nbytes
-    cdef public word _most_nbytes  # or the limit: more is refused
+    cdef word most_nbytes  # or the limit: more is refused
     cdef public word _leash_nbytes
-    cdef public object _lock
+    cdef object lock
     cdef public dict _users
-    cdef public dict _lanes_seen  # by stream object: most allocations name a known one
+    cdef dict lanes_seen  # by stream object: most allocations name a known one
     cdef readonly word _miss_count
 
     @cython.final

@@ -186,9 +186,16 @@ cdef class HotArena:
 
     def __init__(self, FirstFit blocks, address, *, bint is_apart):
         self.blocks = blocks
-        self.address = address
+        self.start = address
         self.base = 0 if address is None else address
         self.is_apart = is_apart
+
+    # Written out, as those of HotPool that threads read at once: where there is no
+    # interpreter lock, the properties that Cython makes lock the object, and a fork
+    # may leave that lock to a thread that is not there in the child.
+    @property
+    def address(self):
+        return self.start
 
 
 @cython.final
@@ -476,10 +483,10 @@ cdef class HotPool:
         self.large_arenas = []
         self._bands = (self.small_arenas, self.large_arenas)
         self._small_nbytes = LARGEST_REQUEST
-        self._most_nbytes = LARGEST_REQUEST
-        self._lock = threading.Lock()
+        self.most_nbytes = LARGEST_REQUEST
+        self.lock = threading.Lock()
         self._users = {}
-        self._lanes_seen = {}
+        self.lanes_seen = {}
         self.bins.shared = &self.own
         self.own.is_guarded = not MADL_HAS_INTERPRETER_LOCK
         enlist(&self.own)
@@ -507,7 +514,31 @@ cdef class HotPool:
         delist(&self.own)
         self.joined = other  # keeps what is pointed to
         self.bins.shared = other.bins.shared
-        self._lock = other._lock
+        self.lock = other.lock
+
+    @property
+    def _lock(self):
+        return self.lock
+
+    @_lock.setter
+    def _lock(self, value):
+        self.lock = value
+
+    @property
+    def _most_nbytes(self):
+        return self.most_nbytes
+
+    @_most_nbytes.setter
+    def _most_nbytes(self, word value):
+        self.most_nbytes = value
+
+    @property
+    def _lanes_seen(self):
+        return self.lanes_seen
+
+    @_lanes_seen.setter
+    def _lanes_seen(self, dict value not None):
+        self.lanes_seen = value
 
     @cython.final
     cdef void become_guarded(self) noexcept:
@@ -673,7 +704,7 @@ cdef class HotPool:
         elif self.bins.shared.lock_holder == threading.get_ident():
             return <Block*><uintptr_t>self._place_apart(nbytes)
         else:
-            with self._lock:
+            with self.lock:
                 self.bins.shared.lock_holder = threading.get_ident()
                 try:
                     self._take_back_returned()
@@ -940,7 +971,7 @@ cdef object allocate(
     ):
         return allocate_unusual(pool, arguments, count, names)
     size = PyLong_AsLongLongAndOverflow(<object>arguments[0], &overflow)
-    if overflow or size <= 0 or size > pool._most_nbytes:
+    if overflow or size <= 0 or size > pool.most_nbytes:
         return allocate_unusual(pool, arguments, count, names)
     # The handle first: it is the one step that may fail or run a finalizer.
     cdef Memory memory = Memory.__new__(Memory)
@@ -970,7 +1001,7 @@ cdef object allocate_unusual(
     cdef HotPool lane
     if count == 1 and names is not NULL and <tuple><object>names == ("stream",):
         try:
-            lane = pool._lanes_seen.get(<object>arguments[1])
+            lane = pool.lanes_seen.get(<object>arguments[1])
         except TypeError:  # of what cannot be hashed
             lane = None
         if lane is not None and lane is not pool:

@@ -1,21 +1,57 @@
 """What a pool and its lanes count together, interpreted."""
 
+_BINNED = 64
+_LIVE = _BINNED + 80  # bytes in bins have 80 bits, more than pools ever have
+
+
+def charges(nbytes: int, capacity: int) -> tuple[int, int]:
+    """Return what an allocation adds to an account, and what its free adds again."""
+    free = (capacity << _BINNED) - (nbytes << _LIVE)
+    return 1 - free, free
+
 
 class Account:
-    """Plain slots: ``+=`` on one calls nothing, so that no other thread comes in."""
+    """Live bytes, bytes in bins and allocations in one int, from the highest bits down.
 
-    __slots__ = (
-        "allocation_count",
-        "binned_nbytes",
-        "live_high_water",
-        "live_nbytes",
-    )
+    One ``+=`` on a slot costs about 40 ns whatever it adds. It calls nothing, so that
+    no other thread comes in.
+    """
+
+    __slots__ = ("highest", "total")
 
     def __init__(self) -> None:
-        self.allocation_count = 0
-        self.binned_nbytes = 0
-        self.live_high_water = 0
-        self.live_nbytes = 0
+        self.total = 0
+        self.highest = 0  # its live bytes are the high water; the rest is no matter
+
+    @property
+    def live_nbytes(self) -> int:
+        """Bytes of what is live, as asked for."""
+        return self.total >> _LIVE
+
+    @property
+    def live_high_water(self) -> int:
+        """The most of them so far."""
+        return self.highest >> _LIVE
+
+    @property
+    def binned_nbytes(self) -> int:
+        """Bytes of what is placed and free."""
+        return self.total % (1 << _LIVE) >> _BINNED
+
+    @property
+    def allocation_count(self) -> int:
+        """Allocations so far."""
+        return self.total % (1 << _BINNED)
+
+    def add_binned(self, nbytes: int) -> None:
+        """Count bytes as placed and free; fewer than none count them no longer."""
+        self.total += nbytes << _BINNED
+
+    def correct(self, live_nbytes: int, binned_nbytes: int) -> None:
+        """Set what is live and what is in bins, as found by looking at the blocks."""
+        self.total = (
+            (live_nbytes << _LIVE) + (binned_nbytes << _BINNED) + self.allocation_count
+        )
 
 
 class Accounted:

@@ -4,27 +4,24 @@ Lists stay atomic there, but ``+=`` does not. So whatever counts, or tests befor
 acts, holds a lock for that moment; nothing waits for anything else while it does.
 """
 
-import os
-import threading
 from typing import Any
 
 from madl.hotpath import interpreted_pool
+from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
 from madl.hotpath.interpreted_memory import Block, Memory
 from madl.hotpath.interpreted_pool import HotPool
-from madl.hotpath.shared import BlockState, HotArena, Watch, cold
-
-# Reentrant: a finalizer may free in the middle, as it may with an interpreter lock.
-_guard = threading.RLock()
+from madl.hotpath.shared import BlockState, HotArena, cold
 
 _plain_block_at = HotPool._block_at
+_plain_count_live = HotPool._count_live
 _plain_block_states = HotPool._block_states
 _plain_return_every_free = HotPool._return_every_free
 _plain_change_watch_count = interpreted_pool.change_watch_count
 
 
 def _change_watch_count(by: int) -> None:
-    with _guard:
+    with counting:
         _plain_change_watch_count(by)
 
 
@@ -45,51 +42,44 @@ def _allocate(
     ):
         return self._allocate_with(nbytes, alignment, stream, tag)
     try:
-        block = self._bins_by_request[nbytes].pop()
+        block = self._bins_by_request[nbytes][0].pop()
     except (KeyError, IndexError):
         block = self._miss(nbytes)
     return self._hand_out(block, nbytes, None)
 
 
-def _hand_out(self: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
-    with _guard:
-        account = self._account
-        account.binned_nbytes -= block.capacity
-        account.allocation_count += 1
-        account.live_nbytes += nbytes
-        account.live_high_water = max(account.live_high_water, account.live_nbytes)
-        block.nbytes = nbytes
-        block.watch = watch
-    return self._handle(block, None, nbytes)
+def _count_live(self: HotPool, block: Block, nbytes: int) -> None:
+    with counting:
+        _plain_count_live(self, block, nbytes)
 
 
 def _block_at(
     self: HotPool, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
 ) -> Block:
-    with _guard:
+    with counting:
         return _plain_block_at(self, arena, offset, capacity, is_binned=is_binned)
 
 
 def _unplace(self: HotPool, block: Block) -> None:
-    with _guard:
-        self._account.binned_nbytes -= block.capacity
+    with counting:
+        self._account.add_binned(-block.capacity)
         self._placed.discard(block)
         self._held_back.discard(block)
     self._give_back(block)
 
 
 def _block_states(self: HotPool) -> list[BlockState]:
-    with _guard:
+    with counting:
         return _plain_block_states(self)
 
 
 def _return_every_free(self: HotPool) -> None:
-    with _guard:
+    with counting:
         _plain_return_every_free(self)
 
 
 def _free(self: Memory) -> None:
-    with _guard:  # two threads may free the same handle
+    with counting:  # two threads may free the same handle
         block = self._block
         self._block = None
         root, self._root = self._root, self._root if block is None else None
@@ -106,16 +96,14 @@ def _finalize(self: Memory) -> None:
 
 
 def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> None:
-    with _guard:
+    with counting:
         watch, block.watch = block.watch, None
     try:
         if watch is not None:
             (watch.dropped if is_dropped else watch.freed)()
     finally:
-        with _guard:
-            account = memory._pool._account
-            account.live_nbytes -= memory._nbytes
-            account.binned_nbytes += block.capacity
+        with counting:
+            memory._pool._account.total += block.refund
             home = block.home
             is_last = isinstance(home, LastFrees)
             (memory._pool._returned if is_last else home).append(block)
@@ -125,7 +113,7 @@ def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> Non
 
 def _keep_by(self: Memory, root: Any) -> None:  # noqa: ANN401  # see Memory._root
     keeper = root.keeper = self._pool._slice_of(None, self._nbytes)
-    with _guard:
+    with counting:
         if self._root is None:
             keeper._block = self._block
             self._root = root
@@ -136,7 +124,7 @@ def install() -> None:
     interpreted_pool.change_watch_count = _change_watch_count
     for name, function in {
         "allocate": _allocate,
-        "_hand_out": _hand_out,
+        "_count_live": _count_live,
         "_block_at": _block_at,
         "_unplace": _unplace,
         "_block_states": _block_states,
@@ -151,10 +139,3 @@ def install() -> None:
     }.items():
         method.__doc__ = getattr(Memory, name).__doc__
         setattr(Memory, name, method)
-    if hasattr(os, "register_at_fork"):
-        # Whoever holds it in another thread is gone in the child, and never leaves.
-        os.register_at_fork(
-            before=_guard.acquire,
-            after_in_parent=_guard.release,
-            after_in_child=_guard.release,
-        )

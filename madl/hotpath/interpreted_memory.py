@@ -6,7 +6,8 @@ finalizer may run at any point.
 
 import builtins
 from collections import deque
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol, Self
 
 from madl.hotpath.shared import HotArena, Watch, cold
 
@@ -14,7 +15,7 @@ from madl.hotpath.shared import HotArena, Watch, cold
 class Block:
     """A part of an arena that is live, or free in a bin. One object for both lives."""
 
-    __slots__ = ("arena", "capacity", "home", "nbytes", "offset", "watch")
+    __slots__ = ("arena", "capacity", "home", "nbytes", "offset", "refund", "watch")
 
     def __init__(
         self, arena: HotArena | None, offset: int, capacity: int, home: "Home"
@@ -24,6 +25,7 @@ class Block:
         self.capacity = capacity
         self.home = home  # where a free puts it: its bin, or the pool's returned list
         self.nbytes = 0
+        self.refund = 0  # what a free adds to the account
         self.watch: Watch | None = None
 
 
@@ -51,7 +53,14 @@ NOWHERE: Home = deque(maxlen=0)
 """The home of blocks without bytes: there is nothing to give back."""
 
 
-class Memory:
+class _MadeByPools(type):
+    """Lets nobody call ``Memory``; pools call ``make_memory``."""
+
+    def __call__(cls, *arguments: object, **options: object) -> NoReturn:
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+
+
+class Memory(metaclass=_MadeByPools):
     """A piece of device memory, held until ``free()`` or until it is dropped.
 
     Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
@@ -66,10 +75,6 @@ class Memory:
     _nbytes: int
     # None, or what keeps the block for views and slices: see memory.py.
     _root: Any
-
-    def __init__(self) -> None:
-        self._block = None
-        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
 
     def free(self) -> None:
         """Give the memory back to its pool.
@@ -91,9 +96,7 @@ class Memory:
         if self._root is not None:
             self._root = None
             return
-        account = self._pool._account
-        account.live_nbytes -= self._nbytes
-        account.binned_nbytes += block.capacity
+        self._pool._account.total += block.refund
         if block.watch is None:
             block.home.append(block)
         else:
@@ -105,9 +108,7 @@ class Memory:
             return
         self._block = None
         if self._root is None:
-            account = self._pool._account
-            account.live_nbytes -= self._nbytes
-            account.binned_nbytes += block.capacity
+            self._pool._account.total += block.refund
             if block.watch is None:
                 block.home.append(block)
             else:
@@ -295,3 +296,7 @@ class Memory:
 
     def __repr__(self) -> str:
         return cold["repr"](self)
+
+
+# As Memory() would, were it not refused: 40 ns less than object.__new__(Memory).
+make_memory: Callable[[], Memory] = type.__call__.__get__(Memory)

@@ -9,10 +9,10 @@ import threading
 from collections import deque
 from typing import Any
 
-from madl.hotpath.interpreted_account import Account, Accounted
+from madl.hotpath.interpreted_account import Account, Accounted, charges
 from madl.hotpath.interpreted_bins import LargeBin, LastFrees
 from madl.hotpath.interpreted_duties import PoolDuties
-from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory
+from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory, make_memory
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
@@ -23,8 +23,6 @@ from madl.hotpath.shared import (
 from madl.sizes import align_up
 
 MOST_SIZES_REMEMBERED = 1 << 16
-
-_new = object.__new__
 
 active_watches = 0
 """How many ``with madl.tag(...)`` and ``madl.record(...)`` are active anywhere."""
@@ -56,8 +54,9 @@ class HotPool(Accounted, PoolDuties):
         self._most_nbytes = LARGEST_REQUEST_NBYTES  # or the limit: more is refused
         self._bins: dict[int, list[Block]] = {}
         self._filled_large_bins: dict[int, LargeBin] = {}
-        # The same lists by the size asked for, so that a hit need not round.
-        self._bins_by_request: dict[int, list[Block]] = {}
+        # The same lists by the size asked for, so that a hit need not round, each
+        # with what such an allocation adds to the account, and its free.
+        self._bins_by_request: dict[int, tuple[list[Block], int, int]] = {}
         self._most_bins = MOST_SIZES_REMEMBERED
         self._returned: deque[Block] = deque()
         # By arena and offset: the streams, besides its own, that use a block.
@@ -105,18 +104,18 @@ class HotPool(Accounted, PoolDuties):
         ):
             return self._allocate_with(nbytes, alignment, stream, tag)
         try:
-            block = self._bins_by_request[nbytes].pop()
+            home, charge, refund = self._bins_by_request[nbytes]
+            block = home.pop()
         except (KeyError, IndexError):
             block = self._miss(nbytes)
+            charge, refund = charges(nbytes, block.capacity)
         account = self._account
-        account.binned_nbytes -= block.capacity
-        account.allocation_count += 1
-        live_nbytes = account.live_nbytes + nbytes
-        account.live_nbytes = live_nbytes
-        if live_nbytes > account.live_high_water:
-            account.live_high_water = live_nbytes
+        account.total = total = account.total + charge
+        if total > account.highest:
+            account.highest = total
         block.nbytes = nbytes
-        memory = _new(Memory)
+        block.refund = refund
+        memory = make_memory()
         memory._block = block
         memory._root = None
         memory._nbytes = nbytes
@@ -125,20 +124,24 @@ class HotPool(Accounted, PoolDuties):
 
     def _hand_out(self, block: Block, nbytes: int, watch: Watch | None) -> Memory:
         """Count a block as live and make its handle."""
-        account = self._account
-        account.binned_nbytes -= block.capacity
-        account.allocation_count += 1
-        account.live_nbytes += nbytes
-        account.live_high_water = max(account.live_high_water, account.live_nbytes)
-        block.nbytes, block.watch = nbytes, watch
+        block.watch = watch
+        self._count_live(block, nbytes)
         return self._handle(block, None, nbytes)
+
+    def _count_live(self, block: Block, nbytes: int) -> None:
+        charge, block.refund = charges(nbytes, block.capacity)
+        account = self._account
+        account.total = total = account.total + charge
+        if total > account.highest:
+            account.highest = total
+        block.nbytes = nbytes
 
     def _slice_of(self, root: object, nbytes: int) -> Memory:
         """Return a handle without a block, whose root is what it was cut from."""
         return self._handle(None, root, nbytes)
 
     def _handle(self, block: Block | None, root: object, nbytes: int) -> Memory:
-        memory = Memory.__new__(Memory)
+        memory = make_memory()
         memory._block, memory._root = block, root
         memory._nbytes, memory._pool = nbytes, self
         return memory
@@ -166,7 +169,7 @@ class HotPool(Accounted, PoolDuties):
         home = self._bin(capacity)
         if len(self._bins_by_request) >= MOST_SIZES_REMEMBERED:
             self._bins_by_request.clear()
-        self._bins_by_request[nbytes] = home
+        self._bins_by_request[nbytes] = (home, *charges(nbytes, capacity))
         try:
             return home.pop()
         except IndexError:
@@ -207,7 +210,7 @@ class HotPool(Accounted, PoolDuties):
         home = self._bin(capacity) if is_binned else self._returned
         block = Block(arena, offset, capacity, home)
         self._placed.add(block)
-        self._account.binned_nbytes += capacity
+        self._account.add_binned(capacity)
         return block
 
     def _block_states(self) -> list[BlockState]:
@@ -273,7 +276,7 @@ class HotPool(Accounted, PoolDuties):
             block.home = self._returned
 
     def _unplace(self, block: Block) -> None:
-        self._account.binned_nbytes -= block.capacity
+        self._account.add_binned(-block.capacity)
         self._placed.discard(block)
         self._held_back.discard(block)
         self._give_back(block)

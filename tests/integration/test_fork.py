@@ -196,6 +196,23 @@ def test_what_runs_before_a_fork_may_allocate() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_pool_that_is_dropped_while_a_fork_holds_its_lock_ends_in_silence() -> None:
+    code = """
+import os
+hold = []
+os.register_at_fork(before=hold.clear)  # before madl's own, as above
+import madl
+hold.append(madl.Pool("sim"))
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+"""
+    done = run_as_file(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing_works_with_every_start_method(method: str) -> None:
     code = f"""
