@@ -131,8 +131,9 @@ def portability(session: nox.Session) -> None:
     """Run madl on other machines and systems; print what ran, and what did not and why.
 
     Arguments choose among i386, seccomp, arm64-16k, s390x, armhf, riscv64, pyodide,
-    cpython-3.14 and pypy. They install what they need of Debian's packages, and keep
-    downloads in ~/.cache/madl-portability, or where MADL_PORTABILITY_CACHE says.
+    cpython-3.14, cpython-3.15 and pypy. They install what they need of Debian's
+    packages, and keep downloads in ~/.cache/madl-portability, or where
+    MADL_PORTABILITY_CACHE says. Two runs at once do not disturb each other.
     """
     session.install("--editable", ".", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))

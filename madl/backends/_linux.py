@@ -55,26 +55,29 @@ class LinuxMemory(Choices):
         One over several pages of madl is resident where one of those is committed. It
         is declined even under "madvise": sizes have their own modes, and they change.
         """
-        explicit_nbytes, is_huge = 0, False
+        explicit_nbytes, is_huge, collapses = 0, False, False
         if huge == "explicit":
             explicit_nbytes = _explicit_nbytes_for(page_nbytes)
         else:
-            is_huge = _proc.choose_huge(
-                page_nbytes, huge, modes_matter=not self._may_collapse()
-            )
+            collapses = self._is_prefaulting and huge is True and _may_collapse()
+            is_huge = _proc.choose_huge(page_nbytes, huge, modes_matter=not collapses)
         self.advice = mmap.MADV_HUGEPAGE if is_huge else mmap.MADV_NOHUGEPAGE
         # 512 MiB on arm64 with OS pages of 64 KiB: no page of madl may share one.
         huge_nbytes = explicit_nbytes or _proc.huge_page_nbytes() * is_huge
         self._start_multiple = max(ALIGNMENT, huge_nbytes)
         self._explicit_nbytes, self._page_nbytes = explicit_nbytes, page_nbytes
-        if self._is_prefaulting and huge is True and _proc.huge_page_mode() == "never":
-            huge_nbytes = _proc.huge_page_nbytes()
+        if collapses:
             self.fault_in = partial(calls.collapse, huge_nbytes=huge_nbytes)
+        else:
+            self._fault_in_as_usual()
 
     def choose_prefault(self, *, prefault: bool) -> None:
         """Fault in from now on what is committed, or wait for the first touch."""
         self._is_prefaulting = prefault
-        if not prefault:
+        self._fault_in_as_usual()
+
+    def _fault_in_as_usual(self) -> None:
+        if not self._is_prefaulting:
             self.fault_in = None
         elif _try_on_pages(mmap.PAGESIZE, calls.populate):
             self.fault_in = calls.populate
@@ -142,15 +145,6 @@ class LinuxMemory(Choices):
 
         return _linux_numa.refusal()
 
-    def _may_collapse(self) -> bool:
-        """Whether prefaulting gets huge pages where the system gives none by itself."""
-        huge_nbytes = _proc.huge_page_nbytes()
-        return (
-            self._is_prefaulting
-            and huge_nbytes > 0
-            and _try_on_pages(huge_nbytes, calls.make_huge)
-        )
-
     def _describe_explicit(self) -> str:
         size = self._explicit_nbytes
         return f"explicit, {format_nbytes(size)}" if size else ""
@@ -186,6 +180,13 @@ def _explicit_nbytes_for(page_nbytes: int) -> int:
         f"explicit huge pages of {size} ({native}; {stock})",
         "set more aside with 'sysctl vm.nr_hugepages=N', or leave out huge_pages=",
     )
+
+
+def _may_collapse() -> bool:
+    """Whether a call makes huge pages where the mode for them is "never"."""
+    huge_nbytes = _proc.huge_page_nbytes()
+    is_never = huge_nbytes > 0 and _proc.huge_page_mode() == "never"
+    return is_never and _try_on_pages(huge_nbytes, calls.make_huge)
 
 
 def _try_on_pages(nbytes: int, call: Callable[[int, int], bool]) -> bool:

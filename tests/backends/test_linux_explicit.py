@@ -12,6 +12,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
+import fcntl
+
 from madl import Pool
 from madl.backends import _linux_calls, _proc
 from madl.backends._linux import LinuxMemory
@@ -36,18 +38,20 @@ def free_count() -> int:
 @pytest.fixture
 def stock() -> Iterator[int]:
     """Set some aside; return how many there are. The setting is the whole system's."""
-    before = STOCK.read_text()
-    try:
-        STOCK.write_text(f"{int(before) + WANTED}\n")
-    except OSError:
-        pytest.skip("only an administrator sets huge pages aside")
-    try:
-        if free_count() < WANTED:
-            pytest.skip("there is no memory to set huge pages aside from")
-        yield free_count()
-    finally:
-        with suppress(OSError):
-            STOCK.write_text(before)
+    with STOCK.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # other runs of these tests wait
+        before = STOCK.read_text()
+        try:
+            STOCK.write_text(f"{int(before) + WANTED}\n")
+        except OSError:
+            pytest.skip("only an administrator sets huge pages aside")
+        try:
+            if free_count() < WANTED:
+                pytest.skip("there is no memory to set huge pages aside from")
+            yield free_count()
+        finally:
+            with suppress(OSError):
+                STOCK.write_text(before)
 
 
 @pytest.fixture

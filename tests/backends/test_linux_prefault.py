@@ -166,6 +166,20 @@ def test_huge_pages_are_not_made_against_the_mode_unasked(
     assert prefaulting().describe()["prefault"] != "MADV_COLLAPSE"
 
 
+def test_another_choice_of_pages_makes_no_huge_ones_any_more(
+    thp: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thp("always madvise [never]")
+    monkeypatch.setattr(_linux_calls, "make_huge", lambda *_: True)
+    memory = LinuxMemory()
+    memory.choose_prefault(prefault=True)
+    memory.choose_pages(PAGE, huge=True)
+
+    memory.choose_pages(PAGE, huge=None)
+
+    assert memory.describe()["prefault"] != "MADV_COLLAPSE"
+
+
 def test_huge_pages_that_cannot_be_made_are_small_ones(
     thp: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

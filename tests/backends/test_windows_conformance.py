@@ -91,6 +91,16 @@ class Machine:
         )
         return self._placed(where, got, 1 << 16)
 
+    def alloc_numa(
+        self, where: str, nbytes: str, kind: str, protection: str, node: str
+    ) -> str:
+        """Call ``VirtualAllocExNuma``."""
+        got = self.calls["VirtualAllocExNuma"](
+            *(self.process, self._address(where), number(nbytes)),
+            *(flags(kind), flags(protection), number(node)),
+        )
+        return self._placed(where, got, 1 << 16)
+
     def alloc2(
         self, where: str, nbytes: str, kind: str, protection: str, alignment: str = "0"
     ) -> str:

@@ -20,7 +20,8 @@ TARGETS: dict[str, Callable[[], str]] = {
     "armhf": partial(user_mode.main, "armhf"),
     "riscv64": partial(user_mode.main, "riscv64"),
     "pyodide": pyodide.main,
-    "cpython-3.14": interpreters.cpython_3_14,
+    "cpython-3.14": partial(interpreters.cpython, "3.14"),
+    "cpython-3.15": partial(interpreters.cpython, "3.15"),
     "pypy": interpreters.pypy,
 }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tools.portability import roots, suite
 from tools.portability.outcome import SkippedError
-from tools.portability.shell import CHECKOUT, cache, fetch, need, run
+from tools.portability.shell import CHECKOUT, cache, fetch, making, need, run
 
 SCRIPT = Path(__file__).with_name("pyodide.mjs")
 
@@ -15,9 +15,9 @@ def main() -> str:
     if int(run(["node", "--version"]).strip().lstrip("v").partition(".")[0]) < 18:
         raise SkippedError("needs Node 18 or later")
     folder = cache() / "pyodide"
-    folder.mkdir(exist_ok=True)
-    if not (folder / "node_modules" / "pyodide" / "package.json").exists():
-        fetch("Pyodide", ["npm", "install", "--silent", "pyodide"], folder)
+    if not folder.exists():
+        with making(folder) as half:
+            fetch("Pyodide", ["npm", "install", "--silent", "pyodide"], half)
     site = roots.wheels("pure-wheels", "3.11", ("any",), *suite.COMMAND_LINE)
     # Node looks for packages beside the script, so it is given where they are.
     module = folder / "node_modules" / "pyodide" / "pyodide.mjs"

@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tools.portability.outcome import FailedError, SkippedError
@@ -18,6 +20,30 @@ def cache() -> Path:
     folder = Path(chosen) if chosen else Path(home) / "madl-portability"
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """Give an empty folder that no other run uses, and remove it in the end."""
+    with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=cache()) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def making(target: Path) -> Iterator[Path]:
+    """Give an empty folder that takes the place of a target once it is complete.
+
+    Two runs may make the same at once: what is there first stays.
+    """
+    with scratch(target.name) as folder:
+        made = folder / target.name
+        made.mkdir()
+        yield made
+        try:
+            made.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
 
 
 def run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tools.portability import roots, suite
 from tools.portability.outcome import FailedError, SkippedError
-from tools.portability.shell import CHECKOUT, cache, fetch, need, run
+from tools.portability.shell import CHECKOUT, cache, fetch, need, run, scratch
 
 INIT = Path(__file__).with_name("vm_init.py")
 _PACKAGE = "linux-image-arm64-16k"
@@ -31,11 +31,12 @@ def main() -> str:
     folder = roots.root("arm64", "arm64", "trixie", roots.PYTHON)
     platforms = tuple(f"manylinux_2_{minor}_aarch64" for minor in (17, 28, 31, 34))
     site = roots.wheels("arm64-wheels", "3.13", platforms, *suite.TESTS)
-    image = _image(folder, site)
-    said = run(
-        [*("qemu-system-aarch64", *MACHINE), "-kernel", kernel, "-initrd", image],
-        timeout_s=570,
-    )
+    with scratch("arm64-16k") as work:
+        image = _image(folder, site, work)
+        said = run(
+            [*("qemu-system-aarch64", *MACHINE), "-kernel", kernel, "-initrd", image],
+            timeout_s=570,
+        )
     seen = re.findall(r"^GUEST (.*?)\r?$", said, re.MULTILINE)
     if not seen or seen[-1] != "0":
         raise FailedError(f"the guest did not end well:\n{said[-3000:]}")
@@ -45,9 +46,14 @@ def main() -> str:
 def _kernel() -> Path:
     """Return Debian's kernel for pages of 16 KiB."""
     kernel = cache() / "vmlinuz-arm64-16k"
-    if kernel.exists():
-        return kernel
-    work = cache() / "arm64-16k"
+    if not kernel.exists():
+        with scratch("kernel") as work:
+            _fetch_kernel(work).replace(kernel)
+    return kernel
+
+
+def _fetch_kernel(work: Path) -> Path:
+    """Download and unpack it into a folder."""
     for part in ("lists/partial", "archives/partial"):
         (work / part).mkdir(parents=True, exist_ok=True)
     sources = work / "sources.list"
@@ -70,27 +76,23 @@ def _kernel() -> Path:
     fetch("a kernel with pages of 16 KiB", [*apt, "download", found[1]], work)
     package = next(work.glob("linux-image-*.deb"))
     run(["dpkg-deb", "-x", package, work / "kernel"])
-    shutil.move(next((work / "kernel" / "boot").glob("vmlinuz*")), kernel)
-    shutil.rmtree(work)
-    return kernel
+    return next((work / "kernel" / "boot").glob("vmlinuz*"))
 
 
-def _image(folder: Path, site: Path) -> Path:
+def _image(folder: Path, site: Path, work: Path) -> Path:
     """Return an initial file system with Python, its packages, madl and its tests."""
-    work = cache() / "arm64-16k-image"
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(folder, work, symlinks=True, ignore=_unneeded)
-    shutil.copytree(site, work / "site")
+    tree = work / "tree"
+    shutil.copytree(folder, tree, symlinks=True, ignore=_unneeded)
+    shutil.copytree(site, tree / "site")
     for name in ("madl", "tests", "tools"):
-        source, target = CHECKOUT / name, work / "checkout" / name
+        source, target = CHECKOUT / name, tree / "checkout" / name
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(CHECKOUT / "pyproject.toml", work / "checkout")
-    shutil.copy(INIT, work / "init")
-    (work / "init").chmod(0o755)
-    image = cache() / "arm64-16k.cpio.lz4"
+    shutil.copy(CHECKOUT / "pyproject.toml", tree / "checkout")
+    shutil.copy(INIT, tree / "init")
+    (tree / "init").chmod(0o755)
+    image = work / "image.cpio.lz4"
     pack = 'cd "$1" && find . | cpio -o -H newc --quiet | lz4 -l -q > "$2"'
-    run(["sh", "-ec", pack, "sh", work, image])
-    shutil.rmtree(work)
+    run(["sh", "-ec", pack, "sh", tree, image])
     return image
 
 

@@ -18,6 +18,8 @@ TESTS = (
     "test_linux_commit.py",
     "test_linux_huge_pages.py",
     "test_linux_limits.py",
+    "test_linux_numa.py",
+    "test_linux_prefault.py",
     "test_linux_remap.py",
     "test_linux_reserve.py",
 )
