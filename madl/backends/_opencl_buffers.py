@@ -13,6 +13,10 @@ PATTERN_NBYTES = 128
 """The widest pattern of a fill. One byte at a time takes a driver up to 70 times as
 long."""
 
+MOST_PARTS = 1024
+"""Sub-buffers of one buffer that are kept: what makes one takes longer than the rest
+of an allocation, and a pool hands out the same places again and again."""
+
 
 class Buffers:
     """Buffers of one context, allocated on one device when they are made.
@@ -44,6 +48,9 @@ class Buffers:
         self._queue = queue
         self._on_host = bool(device.type & cl.device_type.CPU)
         self.alignment: int = max(device.mem_base_addr_align // 8, 1)
+        # By the id of a buffer, then by offset and bytes. A part says nothing of what
+        # lies there: it is the same whichever block begins at its offset.
+        self._parts: dict[int, dict[tuple[int, int], cl.Buffer]] = {}
 
     def reserve(self, nbytes: int) -> Reservation:
         """Make a buffer."""
@@ -56,11 +63,13 @@ class Buffers:
             except BaseException:
                 calls.release(buffer)
                 raise
+        self._parts[id(buffer)] = {}
         return Reservation(buffer, nbytes, None)
 
     def release(self, native: "cl.Buffer") -> None:
         """Release a buffer; the driver keeps it for the work that is queued."""
         self._calls.release(native)
+        del self._parts[id(native)]  # else they would keep its memory
 
     def copy_from_host(
         self,
@@ -135,14 +144,24 @@ class Buffers:
         return event
 
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
-        """Return a sub-buffer."""
+        """Return a sub-buffer: an object of its own for what may be an older one."""
+        parts = self._parts[id(reservation.native)]
+        part = parts.get((offset, nbytes))
+        if part is None:
+            part = self._make_part(reservation.native, offset, nbytes)
+            if len(parts) >= MOST_PARTS:
+                parts.clear()
+            parts[offset, nbytes] = part
+        return self._calls.same_buffer(part)
+
+    def _make_part(self, native: "cl.Buffer", offset: int, nbytes: int) -> "cl.Buffer":
         if offset % self.alignment:
             raise ValueError(
                 f"a sub-buffer starts at a multiple of {self.alignment} bytes of its "
                 f"buffer, got {offset}; cut the slice there, or pass the whole "
                 "memory and an offset"
             )
-        return self._calls.sub_buffer(reservation.native, offset, nbytes)
+        return self._calls.sub_buffer(native, offset, nbytes)
 
 
 def fill_parts(offset: int, nbytes: int) -> Iterator[tuple[int, int, int]]:

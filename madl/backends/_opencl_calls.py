@@ -56,6 +56,10 @@ class OpenclCalls:
         """Return a buffer for a part of one."""
         return buffer.get_sub_region(offset, nbytes)
 
+    def same_buffer(self, buffer: "cl.Buffer") -> "cl.Buffer":
+        """Return another object for a buffer, which ends with the last of them."""
+        return self._cl.Buffer.from_int_ptr(buffer.int_ptr)
+
     def managed_part(self, part: memoryview) -> "cl.SVM":
         """Return what stands for a part of managed memory in pyopencl."""
         return self._cl.SVM(part)
