@@ -100,9 +100,7 @@ class PoolOptions(NamedTuple):
         )
 
 
-def _is_pooling(
-    backend: CountedBackend, wanted: bool | None
-) -> bool:  # an option of Pool, passed on
+def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
     if wanted not in (None, True, False):
         raise TypeError(f"pooling must be True, False or None, got {wanted!r}")
     if Capability.SHARE in backend.capabilities:
@@ -110,7 +108,9 @@ def _is_pooling(
         # may see it for as long as they like, so it is never handed out again.
         if wanted:
             raise MissingCapabilityError(
-                backend.device, "reuse of blocks, as of pooling=", "leave out pooling="
+                backend.device,
+                "reuse of blocks, which other processes may still see",
+                "leave out pooling=",
             )
         return False
     if wanted is None:

@@ -61,11 +61,12 @@ def receive(name: str, sender: int) -> Descriptor | Lost:
 class Segment:
     """A range of a mapping, in this process's address space."""
 
-    def __init__(self, name: str, offset: int, nbytes: int) -> None:
-        self._mapping = _map(name, offset, nbytes)
+    def __init__(self, name: str, start: int, nbytes: int) -> None:
+        self._mapping = _map(name, start, nbytes)
         self._start = ctypes.c_ubyte.from_buffer(self._mapping)
         self.address = ctypes.addressof(self._start)
         self.descriptor = Descriptor(name)
+        self.start = start
 
     def release(self) -> None:
         """Unmap the range; the memory stays while anybody else has it."""
@@ -78,12 +79,12 @@ def make(nbytes: int) -> Segment:
     return Segment(f"Local\\madl-{secrets.token_hex(16)}", 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, offset: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
     if isinstance(sent, Lost):
         raise AttachError(DEVICE, nbytes, sent.reason)
     try:
-        return Segment(sent.name, offset, nbytes)
+        return Segment(sent.name, start, nbytes)
     except BackendCallError as error:  # it is smaller
         raise AttachError(DEVICE, nbytes, str(error.native)) from None
 
@@ -102,11 +103,11 @@ def describe() -> dict[str, str]:
     return {"shared memory": "CreateFileMapping, with a name", "sealed": "by itself"}
 
 
-def _map(name: str, offset: int, nbytes: int) -> mmap.mmap:
+def _map(name: str, start: int, nbytes: int) -> mmap.mmap:
     if sys.platform != "win32":
         raise OSError("named mappings are a part of Windows")
     try:
-        return mmap.mmap(-1, nbytes, tagname=name, offset=offset)
+        return mmap.mmap(-1, nbytes, tagname=name, offset=start)
     except (OSError, OverflowError) as error:
         code = getattr(error, "winerror", None) or 0
         native = NativeFailure("CreateFileMapping", code, str(error))
