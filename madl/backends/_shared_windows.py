@@ -8,7 +8,7 @@ import mmap
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from madl.backends._windows_calls import OUT_OF_MEMORY
@@ -30,17 +30,21 @@ _READ_WRITE = 2 | 4  # FILE_MAP_WRITE | FILE_MAP_READ
 class Descriptor:
     """A mapping that is open in this process: it keeps the memory, mapped or not."""
 
-    def __init__(self, name: str) -> None:
-        self._close: Callable[[], None] | None = None
+    def __init__(self, name: str, handle: int) -> None:
         self.name = name
-        self._close = _open(name)
+        self._handle = handle
+        self._close = _winapi().CloseHandle  # globals are gone at exit
 
     def __del__(self) -> None:
-        if self._close is not None:
-            self._close()
+        self._close(self._handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return receive, (self.name, os.getpid())
+        from multiprocessing import reduction
+
+        # A second handle of this process, which the receiver takes over: whatever is
+        # dropped here meanwhile, the memory stays.
+        dup_handle: Any = getattr(reduction, "DupHandle")  # noqa: B009  # of Windows
+        return receive, (self.name, dup_handle(self._handle, _READ_WRITE), os.getpid())
 
 
 class Lost:
@@ -50,12 +54,12 @@ class Lost:
         self.reason = reason
 
 
-def receive(name: str, sender: int) -> Descriptor | Lost:
-    """Open the mapping that was sent, when that is unpickled."""
+def receive(name: str, sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
+    """Take over a handle, when what was sent is unpickled."""
     try:
-        return Descriptor(name)
+        return Descriptor(name, sent.detach())
     except OSError:
-        return Lost(f"process {sender} has freed it, or has ended")
+        return Lost(f"process {sender} has given it to another process, or has ended")
 
 
 class Segment:
@@ -65,7 +69,7 @@ class Segment:
         self._mapping = _map(name, start, nbytes)
         self._start = ctypes.c_ubyte.from_buffer(self._mapping)
         self.address = ctypes.addressof(self._start)
-        self.descriptor = Descriptor(name)
+        self.descriptor = Descriptor(name, _open(name))
         self.start = start
 
     def release(self) -> None:
@@ -118,13 +122,11 @@ def _map(name: str, start: int, nbytes: int) -> mmap.mmap:
         raise BackendCallError(DEVICE, action, native) from None
 
 
-def _open(name: str) -> Callable[[], None]:
-    """Open a mapping that exists, or raise; return what closes it."""
-    if sys.platform != "win32":
-        raise OSError("named mappings are a part of Windows")
-    import _winapi
-    from functools import partial
+def _open(name: str) -> int:
+    """Return a handle of a mapping that exists."""
+    handle: int = _winapi().OpenFileMapping(_READ_WRITE, False, name)
+    return handle
 
-    return partial(
-        _winapi.CloseHandle, _winapi.OpenFileMapping(_READ_WRITE, False, name)
-    )
+
+def _winapi() -> Any:  # noqa: ANN401  # a module that only Windows has
+    return import_module("_winapi")
