@@ -119,6 +119,19 @@ def view(session: nox.Session) -> None:
 
 
 @nox.session
+def dask(session: nox.Session) -> None:
+    """Test pools on Dask's workers; and, at length, what processes share."""
+    session.install(".[dask]", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    names = ("dask", "dask_example", "shared_processes", "shared_failures")
+    session.run(
+        "pytest",
+        *(f"tests/integration/test_{name}.py" for name in names),
+        env={"MADL_TEST_EXITS": "50"},
+    )
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build the sdist, and from it the wheel that runs anywhere, into dist/."""
     session.install("build", "twine")

@@ -147,7 +147,9 @@ def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
         # may see it for as long as they like, so it is never handed out again.
         if wanted:
             raise MissingCapabilityError(
-                backend.device, "reuse of blocks, as of pooling=", "leave out pooling="
+                backend.device,
+                "reuse of blocks, which other processes may still see",
+                "leave out pooling=",
             )
         return False
     if wanted is None:

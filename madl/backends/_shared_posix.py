@@ -22,7 +22,7 @@ DEVICE = "shared"
 GRANULARITY = mmap.PAGESIZE
 
 _CLOSE_ON_EXEC, _ALLOW_SEALING, _NO_EXECUTION = 1, 2, 8  # MFD_*, the last from 6.3
-_TOO_LARGE = (errno.EFBIG, errno.EINVAL, errno.EOVERFLOW)
+_TOO_LARGE = (errno.EFBIG, errno.EOVERFLOW)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _calls = posix.PosixCalls(_libc)
@@ -75,11 +75,12 @@ def receive(sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # mul
 class Segment:
     """A range of a file, mapped for reading and writing."""
 
-    def __init__(self, descriptor: Descriptor, offset: int, nbytes: int) -> None:
+    def __init__(self, descriptor: Descriptor, start: int, nbytes: int) -> None:
         self.descriptor = descriptor
+        self.start = start
         self.nbytes = nbytes
         self.address = _calls.mmap(
-            0, nbytes, posix.READ_WRITE, mmap.MAP_SHARED, descriptor.file, offset
+            0, nbytes, posix.READ_WRITE, mmap.MAP_SHARED, descriptor.file, start
         )
         if self.address == posix.FAILED:
             raise _error("mmap", nbytes)
@@ -96,25 +97,23 @@ def make(nbytes: int) -> Segment:
         ctypes.set_errno(errno.ENOMEM)
         raise _error("mmap", nbytes)
     descriptor = Descriptor(_open_file(nbytes))
-    try:
-        os.ftruncate(descriptor.file, nbytes)
-        _seal(descriptor.file)
-    except OSError as error:
-        code = error.errno or 0
-        ctypes.set_errno(errno.ENOMEM if code in _TOO_LARGE else code)
-        raise _error("ftruncate", nbytes) from None
+    _call("ftruncate", nbytes, os.ftruncate, descriptor.file, nbytes)
+    if _has_seals():
+        # Nobody changes the size, now or later: mapped memory would be gone.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        _call("fcntl", nbytes, fcntl.fcntl, descriptor.file, fcntl.F_ADD_SEALS, seals)
     return Segment(descriptor, 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, offset: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
     if isinstance(sent, Lost):
         raise AttachError(DEVICE, nbytes, sent.reason)
     there = os.fstat(sent.file).st_size
-    if there < offset + nbytes:  # the first touch beyond its end is a SIGBUS
-        reason = f"the file has {there} bytes, {offset + nbytes} are needed"
+    if there < start + nbytes:  # the first touch beyond its end is a SIGBUS
+        reason = f"the file has {there} bytes, {start + nbytes} are needed"
         raise AttachError(DEVICE, nbytes, reason)
-    return Segment(sent, offset, nbytes)
+    return Segment(sent, start, nbytes)
 
 
 def refusal() -> str:
@@ -163,11 +162,8 @@ def _open_unlinked(nbytes: int) -> int:
     from _posixshmem import shm_open, shm_unlink  # type: ignore[import-not-found]
 
     name = f"/madl-{secrets.token_hex(8)}"  # macOS takes 31 characters
-    try:
-        file: int = shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    except OSError as error:
-        ctypes.set_errno(error.errno or 0)
-        raise _error("shm_open", nbytes) from None
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+    file: int = _call("shm_open", nbytes, shm_open, name, flags, 0o600)
     shm_unlink(name)
     return file
 
@@ -176,11 +172,16 @@ def _has_seals() -> bool:
     return _create is not None and hasattr(fcntl, "F_ADD_SEALS")
 
 
-def _seal(file: int) -> None:
-    """Let nobody change the size, now or later: mapped memory would be gone."""
-    if _has_seals():
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+def _call(
+    name: str, nbytes: int, function: Callable[..., Any], *arguments: object
+) -> Any:  # noqa: ANN401  # whatever the function returns
+    """Call one of Python's own functions; its errors become madl's."""
+    try:
+        return function(*arguments)
+    except OSError as error:
+        code = error.errno or 0
+        ctypes.set_errno(errno.ENOMEM if code in _TOO_LARGE else code)
+        raise _error(name, nbytes) from None
 
 
 def _error(call: str, nbytes: int) -> Exception:

@@ -8,7 +8,7 @@ import mmap
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from madl.backends._windows_calls import OUT_OF_MEMORY
@@ -30,17 +30,21 @@ _READ_WRITE = 2 | 4  # FILE_MAP_WRITE | FILE_MAP_READ
 class Descriptor:
     """A mapping that is open in this process: it keeps the memory, mapped or not."""
 
-    def __init__(self, name: str) -> None:
-        self._close: Callable[[], None] | None = None
+    def __init__(self, name: str, handle: int) -> None:
         self.name = name
-        self._close = _open(name)
+        self._handle = handle
+        self._close = _winapi().CloseHandle  # globals are gone at exit
 
     def __del__(self) -> None:
-        if self._close is not None:
-            self._close()
+        self._close(self._handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return receive, (self.name, os.getpid())
+        from multiprocessing import reduction
+
+        # A second handle of this process, which the receiver takes over: whatever is
+        # dropped here meanwhile, the memory stays.
+        dup_handle: Any = getattr(reduction, "DupHandle")  # noqa: B009  # of Windows
+        return receive, (self.name, dup_handle(self._handle, _READ_WRITE), os.getpid())
 
 
 class Lost:
@@ -50,22 +54,23 @@ class Lost:
         self.reason = reason
 
 
-def receive(name: str, sender: int) -> Descriptor | Lost:
-    """Open the mapping that was sent, when that is unpickled."""
+def receive(name: str, sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
+    """Take over a handle, when what was sent is unpickled."""
     try:
-        return Descriptor(name)
+        return Descriptor(name, sent.detach())
     except OSError:
-        return Lost(f"process {sender} has freed it, or has ended")
+        return Lost(f"process {sender} has given it to another process, or has ended")
 
 
 class Segment:
     """A range of a mapping, in this process's address space."""
 
-    def __init__(self, name: str, offset: int, nbytes: int) -> None:
-        self._mapping = _map(name, offset, nbytes)
+    def __init__(self, name: str, start: int, nbytes: int) -> None:
+        self._mapping = _map(name, start, nbytes)
         self._start = ctypes.c_ubyte.from_buffer(self._mapping)
         self.address = ctypes.addressof(self._start)
-        self.descriptor = Descriptor(name)
+        self.descriptor = Descriptor(name, _open(name))
+        self.start = start
 
     def release(self) -> None:
         """Unmap the range; the memory stays while anybody else has it."""
@@ -78,12 +83,12 @@ def make(nbytes: int) -> Segment:
     return Segment(f"Local\\madl-{secrets.token_hex(16)}", 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, offset: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
     if isinstance(sent, Lost):
         raise AttachError(DEVICE, nbytes, sent.reason)
     try:
-        return Segment(sent.name, offset, nbytes)
+        return Segment(sent.name, start, nbytes)
     except BackendCallError as error:  # it is smaller
         raise AttachError(DEVICE, nbytes, str(error.native)) from None
 
@@ -102,11 +107,11 @@ def describe() -> dict[str, str]:
     return {"shared memory": "CreateFileMapping, with a name", "sealed": "by itself"}
 
 
-def _map(name: str, offset: int, nbytes: int) -> mmap.mmap:
+def _map(name: str, start: int, nbytes: int) -> mmap.mmap:
     if sys.platform != "win32":
         raise OSError("named mappings are a part of Windows")
     try:
-        return mmap.mmap(-1, nbytes, tagname=name, offset=offset)
+        return mmap.mmap(-1, nbytes, tagname=name, offset=start)
     except (OSError, OverflowError) as error:
         code = getattr(error, "winerror", None) or 0
         native = NativeFailure("CreateFileMapping", code, str(error))
@@ -117,13 +122,11 @@ def _map(name: str, offset: int, nbytes: int) -> mmap.mmap:
         raise BackendCallError(DEVICE, action, native) from None
 
 
-def _open(name: str) -> Callable[[], None]:
-    """Open a mapping that exists, or raise; return what closes it."""
-    if sys.platform != "win32":
-        raise OSError("named mappings are a part of Windows")
-    import _winapi
-    from functools import partial
+def _open(name: str) -> int:
+    """Return a handle of a mapping that exists."""
+    handle: int = _winapi().OpenFileMapping(_READ_WRITE, False, name)
+    return handle
 
-    return partial(
-        _winapi.CloseHandle, _winapi.OpenFileMapping(_READ_WRITE, False, name)
-    )
+
+def _winapi() -> Any:  # noqa: ANN401  # a module that only Windows has
+    return import_module("_winapi")

@@ -8,7 +8,7 @@ or after; and there is nothing to commit in part.
 import sys
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from madl.backends.cpu import HostMemory, open_host_memory
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
@@ -23,9 +23,18 @@ class Segment(Protocol):
     address: int
     descriptor: object
     """What keeps it, here and in whichever process it is sent to."""
+    start: int
+    """Where it begins in what the descriptor keeps."""
 
     def release(self) -> None:
         """Unmap it."""
+
+
+class SharedPart(NamedTuple):
+    """What stands for a reservation in other processes."""
+
+    descriptor: object
+    start: int
 
 
 class SharedBackend:
@@ -76,11 +85,14 @@ class SharedBackend:
 
     def share(self, reservation: Reservation) -> object:
         """Return what ``multiprocessing`` can send; it keeps the memory by itself."""
-        return self._find(reservation).descriptor
+        segment = self._find(reservation)
+        return SharedPart(segment.descriptor, segment.start)
 
     def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
         """Map what another process, or this one, has shared."""
-        return self._keep(self._system.attach(shared, offset, nbytes), nbytes)
+        descriptor, start = cast("SharedPart", shared)
+        segment = self._system.attach(descriptor, start + offset, nbytes)
+        return self._keep(segment, nbytes)
 
     def describe(self) -> dict[str, str]:
         """Return what is in force on this machine, in words, for ``madl info``."""

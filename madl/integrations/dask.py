@@ -99,7 +99,9 @@ class Report(NamedTuple):
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(title="madl on every worker", box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title="madl on every worker", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
         table.add_column("worker", no_wrap=True)
         table.add_column("device")
         for heading in ("live", "high water", "committed", "limit", "available"):
@@ -155,11 +157,12 @@ async def _metric(worker: Worker) -> dict[str, dict[str, int | None]]:
 
 
 def _figures(pool: Pool) -> dict[str, int | None]:
-    stats = pool.stats()
+    # Not by stats(), which looks at every block with the pool's lock held: a heartbeat
+    # comes each second, and the worker answers nobody meanwhile.
     return {
-        "live_nbytes": stats.live_nbytes,
-        "live_high_water_nbytes": stats.live_high_water_nbytes,
-        "committed_nbytes": stats.committed_nbytes,
+        "live_nbytes": pool._live_nbytes,
+        "live_high_water_nbytes": pool._live_high_water,
+        "committed_nbytes": pool._growth.budget.committed_nbytes,
         "limit_nbytes": pool.limit_nbytes,
     }
 

@@ -39,6 +39,16 @@ class ShareTests(BackendCase):
             found = bench.read(attached, 0, bench.unit)
             assert_bytes(found, data[bench.unit :][: bench.unit], "the middle third")
 
+    def test_what_is_attached_is_shared_on(self) -> None:
+        with self._sharing() as bench:
+            owned = bench.usable(3 * bench.unit)
+            data = pattern(3 * bench.unit, 1)
+            bench.write(owned, 0, data)
+            tail = bench.attach(bench.backend.share(owned), bench.unit, 2 * bench.unit)
+            end = bench.attach(bench.backend.share(tail), bench.unit, bench.unit)
+            found = bench.read(end, 0, bench.unit)
+            assert_bytes(found, data[2 * bench.unit :], "the last third, by way of two")
+
     def test_what_was_shared_outlives_its_owner(self) -> None:
         with self._sharing() as bench:
             owned = bench.usable(bench.unit)

@@ -139,7 +139,7 @@ def test_another_user_cannot_open_the_memory(
         monkeypatch.setattr(_shared_posix, "_create", None)
     pool = madl.Pool("shared")
     token = madl.share(pool.allocate(100))
-    file = token._shared.file  # type: ignore[attr-defined]  # its descriptor
+    file = token._shared.descriptor.file  # type: ignore[attr-defined]  # its descriptor
 
     output, error = start(OTHER_USER, os.getpid(), file).communicate(timeout=60)
 

@@ -101,6 +101,17 @@ def test_blocks_that_are_aligned_further_are_shared_too(pool: Pool) -> None:
     assert attached.tobytes() == b"\x03" * 5000
 
 
+def test_what_is_attached_is_shared_on(pool: Pool) -> None:
+    owned = pool.allocate(5000, alignment=MIB)
+    attached = madl.share(owned).attach()
+
+    again = madl.share(attached).attach()
+    attached.free()
+    owned.fill(4)
+
+    assert again.tobytes() == b"\x04" * 5000
+
+
 def test_no_bytes_can_be_shared(pool: Pool) -> None:
     attached = madl.share(pool.allocate(0)).attach()
 
@@ -212,7 +223,7 @@ def test_it_is_one_of_the_devices() -> None:
 def test_the_size_of_the_file_is_sealed(pool: Pool) -> None:
     memory = pool.allocate(5000)
     token = madl.share(memory)
-    file = token._shared.file  # type: ignore[attr-defined]  # its descriptor
+    file = token._shared.descriptor.file  # type: ignore[attr-defined]  # its descriptor
 
     for nbytes in (0, 1 << 20):
         with pytest.raises(PermissionError):

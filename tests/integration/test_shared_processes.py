@@ -1,11 +1,13 @@
 """Tokens on their way between processes that multiprocessing has started."""
 
+import os
 import sys
 
 import pytest
 
 from tests.integration.programs import run_as_file
 
+EXITS = int(os.environ.get("MADL_TEST_EXITS", "3"))
 METHODS = ["spawn"] if sys.platform == "win32" else ["fork", "spawn", "forkserver"]
 
 SENT = """
@@ -197,17 +199,9 @@ if __name__ == "__main__":
 """
 
 
-def test_programs_end_in_silence_with_shared_memory_alive() -> None:
-    for _ in range(3):
-        done = run_as_file(EXIT)
-
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_fifty_programs_end_in_silence_with_shared_memory_alive() -> None:
-    for _ in range(50):
+def test_programs_end_in_silence_with_shared_memory_alive() -> None:
+    for _ in range(EXITS):
         done = run_as_file(EXIT)
 
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
