@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import Allocate, TraceWriter, read_trace
+from madl.errors import FileFormatError
 from madl.stacks import Line
 from tests.disk import no_file_larger_than
 
@@ -120,6 +121,26 @@ def test_a_forked_child_neither_writes_nor_removes(use: str, path: Path) -> None
     writer.close()
 
     assert list(read_trace(path).nbytes_of) == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("#s,1", "stack 1 has not been described"),
+        ("#s,x", "stack must be a whole number, got 'x'"),
+        ("#s,1,[1]", "a stack must be a list of [file, line, function]"),
+        ('#s,1,[["a",1,"f"]', "a stack must be a list of [file, line, function]"),
+        (
+            "#s,1,[" + ",".join(65 * ['["a",1,"f"]']) + "]",
+            "a stack has at most 64 lines, got 65",
+        ),
+    ],
+)
+def test_a_broken_stack_is_named(line: str, reason: str) -> None:
+    with pytest.raises(FileFormatError) as caught:
+        read_trace(f"# madl-trace v1\na,0,1\n{line}\n".encode())
+
+    assert str(caught.value) == f"<bytes>:3: {reason}"
 
 
 def test_stacks_come_back_and_are_comments_to_others(path: Path) -> None:
