@@ -143,6 +143,17 @@ def test_a_broken_stack_is_named(line: str, reason: str) -> None:
     assert str(caught.value) == f"<bytes>:3: {reason}"
 
 
+def test_the_last_stack_before_an_allocation_counts_and_one_before_none_does_not() -> (
+    None
+):
+    trace = read_trace(
+        b'# madl-trace v1\n#s,1,[["a",1,"f"]]\n#s,2,[["b",2,"g"]]\na,0,1\n#s,1\n'
+    )
+
+    assert list(trace.events()) == [Allocate(0, 1, stack=(Line("b", 2, "g"),))]
+    assert list(trace.stack_of or ()) == [2]
+
+
 def test_stacks_come_back_and_are_comments_to_others(path: Path) -> None:
     stacks = ((Line("a,b.py", 3, "f"),), (Line("a,b.py", 4, "g"), Line("é", 1, "h")))
     with TraceWriter(path) as writer:
