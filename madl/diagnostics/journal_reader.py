@@ -14,7 +14,7 @@ from madl.diagnostics.journal_format import (
     Text,
 )
 from madl.diagnostics.live_blocks import LiveBlocks
-from madl.diagnostics.stack_text import stack_from_text
+from madl.diagnostics.stack_text import stack_from_text, texts_of
 from madl.diagnostics.trace import LINE_LIMIT_NBYTES, NBYTES_LIMIT
 from madl.diagnostics.trace_builder import BadEventError, TraceBuilder
 from madl.errors import FileFormatError
@@ -173,12 +173,14 @@ class _JournalReader:
         text = self._read_text(nbytes)
         number, what = key >> 4, key & 15
         if what == Text.TAG:
+            self._builder.count_text(text)
             self._tags[number] = text
         elif what == Text.STACK:
             try:
                 self._stacks[number] = stack_from_text(text)
             except ValueError as error:
                 raise BadEventError(str(error)) from None
+            self._builder.count_text(*texts_of(self._stacks[number]))
         elif what == Text.MARKER:
             self._builder.mark(text)
         elif what == Text.HEADER:

@@ -1,6 +1,7 @@
 """Stacks as text, in traces and journals; how deep they may be."""
 
 import json
+from collections.abc import Iterator
 
 from madl.stacks import Line, Stack
 
@@ -37,11 +38,10 @@ def stack_from_text(text: str) -> Stack:
         ValueError: It is no stack.
     """
     try:
-        return stack_from_lists(json.loads(text))
-    except RecursionError:
+        lines = json.loads(text)
+    except (ValueError, RecursionError):
         raise ValueError(_WRONG) from None
-    except json.JSONDecodeError:
-        raise ValueError(_WRONG) from None
+    return stack_from_lists(lines)
 
 
 def stack_from_lists(lines: object) -> Stack:
@@ -52,7 +52,15 @@ def stack_from_lists(lines: object) -> Stack:
     """
     if not isinstance(lines, list) or not all(map(_is_line, lines)):
         raise ValueError(_WRONG)
+    if len(lines) > DEPTH_LIMIT:
+        raise ValueError(f"a stack has at most {DEPTH_LIMIT} lines, got {len(lines)}")
     return tuple(Line(*line) for line in lines)
+
+
+def texts_of(stack: Stack) -> Iterator[str]:
+    """Yield what a stack keeps in memory."""
+    for line in stack:
+        yield from (line.filename, line.function)
 
 
 def _is_line(line: object) -> bool:

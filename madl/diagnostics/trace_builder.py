@@ -30,8 +30,8 @@ class TraceBuilder:
         """One byte an id: 1 while it is live."""
         self.headers: dict[str, str] = {}
         self.notes: list[str] = []
-        # Each ends at the last allocation that has a stream other than 0, a tag, a
-        # stack.
+        # Each ends at the last allocation that has what it is of: a stream other than
+        # 0, a tag, a stack.
         self._stream_of = array("q")
         self._tag_of = array("L")
         self._stack_of = array("L")
@@ -60,7 +60,7 @@ class TraceBuilder:
             self._stream_of.append(stream)
         if tag:
             if tag not in self._tags:
-                self._count(tag)
+                self.count_text(tag)
                 self._tags[tag] = len(self._tags)
             _extend(self._tag_of, allocation)
             self._tag_of.append(self._tags[tag])
@@ -73,13 +73,11 @@ class TraceBuilder:
 
     def stack_of_next(self, stack: Stack, allocation: int | None = None) -> None:
         """Say where the next allocation, or the one just added, was asked for."""
-        if stack not in self._stacks:
-            self._count(*(line.filename for line in stack))
-            self._stacks[stack] = len(self._stacks)
+        number = self._stacks.setdefault(stack, len(self._stacks))
         position = len(self.live) if allocation is None else allocation
         del self._stack_of[position:]
         _extend(self._stack_of, position)
-        self._stack_of.append(self._stacks[stack])
+        self._stack_of.append(number)
 
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
@@ -94,12 +92,12 @@ class TraceBuilder:
 
     def mark(self, label: str) -> None:
         """Add a marker."""
-        self._count(label)
+        self.count_text(label)
         self._markers.append((len(self.operations), label))
 
     def describe(self, key: str, value: str) -> None:
         """Set a header; the last of one key counts."""
-        self._count(key, value)
+        self.count_text(key, value)
         self.headers[key] = value
 
     def finish(self, name: str) -> Trace:
@@ -124,7 +122,8 @@ class TraceBuilder:
             notes=tuple(self.notes),
         )
 
-    def _count(self, *texts: str) -> None:
+    def count_text(self, *texts: str) -> None:
+        """Count texts that are kept until the trace is done."""
         self._text_nbytes += _TEXT_OVERHEAD_NBYTES + sum(map(getsizeof, texts))
         if self._text_nbytes > TEXT_LIMIT_NBYTES:
             raise BadEventError(

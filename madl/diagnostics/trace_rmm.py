@@ -18,6 +18,7 @@ from madl.errors import FileFormatError
 
 RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
 _STREAM_COUNT_LIMIT = 1 << 20
+_STREAM_LIMIT_NBYTES = 40
 _DEFAULT_STREAMS = (b"", b"0", b"0x0", b"default")
 
 
@@ -65,6 +66,11 @@ class _Rows:
     def _stream(self, field: bytes) -> int:
         number = self._streams.get(field)
         if number is None:
+            if len(field) > _STREAM_LIMIT_NBYTES:
+                raise BadEventError(
+                    f"Stream has at most {_STREAM_LIMIT_NBYTES} letters, "
+                    f"got {shown(field)}"
+                )
             known = len(self._streams) - len(_DEFAULT_STREAMS)
             if known == _STREAM_COUNT_LIMIT:
                 raise BadEventError(f"more than {_STREAM_COUNT_LIMIT} streams")

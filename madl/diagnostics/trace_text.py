@@ -4,7 +4,7 @@ A reason says which rule a line breaks. Lines that start with ``#`` before the f
 event are headers, later ones are comments, but for stacks; empty lines are skipped.
 """
 
-from madl.diagnostics.stack_text import stack_from_text
+from madl.diagnostics.stack_text import stack_from_text, texts_of
 from madl.diagnostics.trace import NBYTES_LIMIT, STREAM_LIMIT
 from madl.diagnostics.trace_builder import BadEventError, TraceBuilder
 from madl.diagnostics.trace_lines import (
@@ -84,6 +84,7 @@ def _add_stack(line: bytes, builder: TraceBuilder, stacks: dict[int, Stack]) -> 
             stacks[number] = stack_from_text(text_of(text[0], "stack"))
         except ValueError as error:
             raise BadEventError(str(error)) from None
+        builder.count_text(*texts_of(stacks[number]))
     elif number not in stacks:
         raise BadEventError(f"stack {number} has not been described")
     builder.stack_of_next(stacks[number])

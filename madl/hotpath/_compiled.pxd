@@ -7,7 +7,7 @@ from madl.hotpath.bins cimport Bin, Bins, Block, Shared, madl_journal
 
 cdef struct Slab
 
-cdef void write_to(madl_journal* newest, number_tag) noexcept
+cdef void write_to(madl_journal* newest, number) noexcept
 
 cdef class HotArena:
     cdef readonly FirstFit blocks

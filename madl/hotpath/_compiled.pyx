@@ -66,8 +66,7 @@ cdef int active_watches = 0
 cdef madl_guard guard = 0
 cdef Shared* pools = NULL
 cdef madl_journal* journals = NULL
-cdef dict tag_numbers = {}
-cdef object new_tag_number = None
+cdef object number_tag = None
 
 
 def change_watch_count(int by):
@@ -84,16 +83,6 @@ cdef void guard_journals() noexcept nogil:
     while journal is not NULL:
         journal.is_guarded = True
         journal = journal.older
-
-
-cdef word number_of_tag(tag) except -1:
-    """Return what journals call a tag; 0 is none."""
-    if tag is None or new_tag_number is None:
-        return 0
-    number = tag_numbers.get(tag)
-    if number is None:
-        number = tag_numbers[tag] = new_tag_number(tag)
-    return number
 
 
 # A thread that is in a guard while another one forks is gone in the child: it would
@@ -126,15 +115,14 @@ cdef void leave_all_in_child() noexcept nogil:
     leave_all()
 
 
-cdef void write_to(madl_journal* newest, number_tag) noexcept:
+cdef void write_to(madl_journal* newest, number) noexcept:
     """Let all pools write to a chain of journals from now on.
 
-    ``number_tag`` is called with each tag before its number is first written.
+    ``number(tag)`` returns what these call a tag; ``None`` where there is no journal.
     """
-    global journals, new_tag_number
+    global journals, number_tag
     cdef Shared* shared
-    tag_numbers.clear()
-    new_tag_number = number_tag
+    number_tag = number
     enter_all()
     journals = newest
     shared = pools
@@ -658,9 +646,14 @@ cdef class HotPool:
         cdef Memory memory = self.handle(NULL, nbytes)
         cdef word tag_number = 0
         if watch is not None:
+            if number_tag is not None and watch.tag is not None:
+                try:
+                    tag_number = number_tag(watch.tag)
+                except BaseException:  # a signal handler's
+                    self._hand_out(token, nbytes, None).free()
+                    raise
             Py_INCREF(watch)
             block.watch = <PyObject*>watch
-            tag_number = number_of_tag(watch.tag)
         enter(&self.bins)
         self.bins.tag_number = tag_number
         count_live(&self.bins, block, nbytes)

@@ -28,6 +28,7 @@ if not MADL_HAS_JOURNAL:
 
 cdef list listening = []
 cdef object numbers = itertools.count(1)
+cdef dict tag_numbers = {}
 
 if hasattr(os, "register_at_fork"):  # what listens there is the parent's
     os.register_at_fork(after_in_child=listening.clear)
@@ -39,8 +40,10 @@ cdef class Journal:
     hears_pools = True
 
     cdef madl_journal journal
+    cdef set numbers_defined
 
     def __init__(self, int file):
+        self.numbers_defined = set()
         madl_journal_open(&self.journal, file)
 
     def __dealloc__(self):
@@ -69,6 +72,8 @@ cdef class Journal:
         """Let no pool write here any more; again, it does nothing."""
         listening[:] = [entry for entry in listening if entry[0] is not self]
         relink()
+        if not listening:
+            tag_numbers.clear()
 
     @property
     def error(self):
@@ -93,8 +98,13 @@ cdef int relink() except -1:
 
 
 def number_tag(tag):
-    """Return a number for a tag, which all that listen have been told."""
-    number = next(numbers)
-    for _, define_tag in listening:
-        define_tag(number, tag)
+    """Return a number for a tag, which all journals that listen have been told."""
+    cdef Journal journal
+    number = tag_numbers.get(tag)
+    if number is None:
+        number = tag_numbers[tag] = next(numbers)
+    for journal, define_tag in listening:
+        if number not in journal.numbers_defined:
+            define_tag(number, tag)
+            journal.numbers_defined.add(number)  # last: another thread may come before
     return number

@@ -114,6 +114,21 @@ def test_recordings_may_nest(pool: Pool, path: Path, tmp_path: Path) -> None:
     assert events(path) == [Allocate(0, 1), Allocate(1, 2), Free(0), Free(1)]
 
 
+def test_a_recording_knows_tags_from_before_its_start(
+    pool: Pool, path: Path, tmp_path: Path
+) -> None:
+    inner = tmp_path / "inner.trace.gz"
+    with madl.record(path):
+        pool.allocate(1, tag="a").free()
+        with madl.record(inner):
+            pool.allocate(2, tag="a").free()
+            pool.allocate(3, tag="b").free()
+        pool.allocate(4, tag="b").free()
+
+    assert [e.tag for e in events(inner) if isinstance(e, Allocate)] == ["a", "b"]
+    assert [e.tag for e in events(path) if isinstance(e, Allocate)] == list("aabb")
+
+
 def test_an_error_inside_leaves_a_whole_trace(pool: Pool, path: Path) -> None:
     def work() -> None:
         pool.allocate(8)

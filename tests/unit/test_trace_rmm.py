@@ -59,6 +59,10 @@ def test_a_free_ends_the_latest_of_one_address() -> None:
             "1,0,allocate,0x12345678901234567,8,0",
             "Pointer must be an address as in 0x7f00, got '0x12345678901234567'",
         ),
+        (
+            f"1,0,allocate,0x1,8,{41 * 'x'}",
+            f"Stream has at most 40 letters, got '{40 * 'x'}'...",
+        ),
         ("1,0,allocate,0x1,-8,0", "Size must not be negative, got '-8'"),
         (
             f"1,0,allocate,0x1,{1 << 56},0",

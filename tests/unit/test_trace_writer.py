@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import Allocate, TraceWriter, read_trace
+from madl.errors import FileFormatError
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from madl.stacks import Line
 from tests.disk import no_file_larger_than
@@ -121,6 +122,37 @@ def test_a_forked_child_neither_writes_nor_removes(use: str, path: Path) -> None
     writer.close()
 
     assert list(read_trace(path).nbytes_of) == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("#s,1", "stack 1 has not been described"),
+        ("#s,x", "stack must be a whole number, got 'x'"),
+        ("#s,1,[1]", "a stack must be a list of [file, line, function]"),
+        ('#s,1,[["a",1,"f"]', "a stack must be a list of [file, line, function]"),
+        (
+            "#s,1,[" + ",".join(65 * ['["a",1,"f"]']) + "]",
+            "a stack has at most 64 lines, got 65",
+        ),
+    ],
+)
+def test_a_broken_stack_is_named(line: str, reason: str) -> None:
+    with pytest.raises(FileFormatError) as caught:
+        read_trace(f"# madl-trace v1\na,0,1\n{line}\n".encode())
+
+    assert str(caught.value) == f"<bytes>:3: {reason}"
+
+
+def test_the_last_stack_before_an_allocation_counts_and_one_before_none_does_not() -> (
+    None
+):
+    trace = read_trace(
+        b'# madl-trace v1\n#s,1,[["a",1,"f"]]\n#s,2,[["b",2,"g"]]\na,0,1\n#s,1\n'
+    )
+
+    assert list(trace.events()) == [Allocate(0, 1, stack=(Line("b", 2, "g"),))]
+    assert list(trace.stack_of or ()) == [2]
 
 
 def test_stacks_come_back_and_are_comments_to_others(path: Path) -> None:
