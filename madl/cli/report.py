@@ -28,7 +28,7 @@ _ASCII = " ..::++##"
 @click.command()
 @click.argument("file")
 @click.option(
-    "--limit", type=ByteCount(), help="For a trace: what the pool may commit."
+    "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

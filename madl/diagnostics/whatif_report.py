@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from madl.diagnostics.figures import HOLDER_COUNT, UNNAMED, Holder
-from madl.diagnostics.histories import past_of
+from madl.diagnostics.histories import past_of, trace_of
 from madl.diagnostics.history import FreeSpace
 from madl.diagnostics.torch_history import TorchOutOfMemory, TorchPast
 from madl.diagnostics.torch_models import AllocatorSettings
 from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_lines import TraceSource
-from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.whatif import MADL, Outcome, outcomes
 from madl.sizes import format_nbytes
 
@@ -79,7 +78,7 @@ def what_if(
         FileFormatError: It cannot be opened, is of another kind, or is broken.
     """
     if not is_pickle(source):
-        return _of_trace(open_trace(source), capacity_nbytes, on_progress)
+        return _of_trace(trace_of(source, device), capacity_nbytes, on_progress)
     snapshot = read_torch_snapshot(source)
     past = past_of(snapshot, device)
     failure = past.failures[-1] if past.failures else None
