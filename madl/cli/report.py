@@ -28,7 +28,7 @@ _ASCII = " ..::++##"
 @click.command()
 @click.argument("file")
 @click.option(
-    "--limit", type=ByteCount(), help="For a trace: what the pool may commit."
+    "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -73,18 +73,23 @@ def _print(console: Console, history: History, summary: Summary) -> None:
         if band.blocks:
             sizes.add_row(band.name, f"{band.blocks:,}", format_nbytes(band.nbytes))
     console.print(sizes)
-    plain = {"markup": False, "highlight": False, "overflow": "crop", "no_wrap": True}
     peak = format_nbytes(summary.peak_live_nbytes)
     console.print(f"live bytes over time, up to {peak}:", highlight=False)
     levels = _ASCII if console.options.ascii_only else _EIGHTHS
     for line in curve_lines(history.live_nbytes.tolist(), width, levels):
-        console.print(line, **plain)  # type: ignore[arg-type]  # one dict for all
+        _print_line(console, line)
     console.print("at the peak:", highlight=False)
-    line = occupancy_line(map_snapshot(history, summary.peak_moment), width=width)
-    console.print(line, **plain)  # type: ignore[arg-type]  # one dict for all
+    _print_line(
+        console, occupancy_line(map_snapshot(history, summary.peak_moment), width=width)
+    )
     console.print(LEGEND, markup=False, highlight=False)
     for note in summary.notes:
         console.print(f"Note: {note}", markup=False, highlight=False)
+
+
+def _print_line(console: Console, line: str) -> None:
+    """Print a drawing as it is: never wrapped, and no character of it is markup."""
+    console.print(line, markup=False, highlight=False, overflow="crop", no_wrap=True)
 
 
 def _figures_table(summary: Summary) -> Table:

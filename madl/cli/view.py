@@ -17,7 +17,7 @@ from madl.sizes import format_nbytes
 @click.argument("file")
 @click.option("-o", "--output", help="The page to write. [default: FILE.html]")
 @click.option(
-    "--limit", type=ByteCount(), help="For a trace: what the pool may commit."
+    "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

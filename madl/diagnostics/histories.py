@@ -1,6 +1,7 @@
 """The history in a file of any kind that madl reads."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from madl.diagnostics.history import History
 from madl.diagnostics.replay_history import history_of_trace
@@ -10,9 +11,11 @@ from madl.diagnostics.torch_snapshot import (
     is_pickle,
     read_torch_snapshot,
 )
-from madl.diagnostics.trace_lines import TraceSource
+from madl.diagnostics.trace import Trace
+from madl.diagnostics.trace_lines import TraceSource, path_of
 from madl.diagnostics.trace_reader import open_trace
 from madl.errors import FileFormatError
+from madl.sizes import parse_nbytes
 
 
 def open_history(
@@ -30,8 +33,9 @@ def open_history(
     Args:
         source: A trace of any kind, or what ``torch.cuda.memory._dump_snapshot``
             writes; a path, or the bytes themselves.
-        limit: Bytes that the pool may commit, for a trace.
-        device: Which one of a snapshot; ``None`` for the one with the most events.
+        limit: What the pool may commit, for a trace; what the device had, for a
+            snapshot that does not tell.
+        device: Which GPU of a snapshot; ``None`` for the one with the most events.
         on_progress: Called with the events done since the last call, and of all.
 
     Raises:
@@ -40,13 +44,29 @@ def open_history(
     """
     if is_pickle(source):
         snapshot = read_torch_snapshot(source)
-        return past_of(snapshot, device).history
-    trace = open_trace(source)
+        history = past_of(snapshot, device).history
+        if limit is None:
+            return history
+        return replace(history, limit_nbytes=parse_nbytes(limit, name="limit"))
+    trace = trace_of(source, device)
     return history_of_trace(
         trace,
         limit=limit,
         on_progress=lambda events: on_progress(events, len(trace)),
     )
+
+
+def trace_of(source: TraceSource, device: int | None) -> Trace:
+    """Return the trace in a file; it is of no GPU, so none can be chosen.
+
+    Raises:
+        FileFormatError: A device is named; or it is not a trace.
+    """
+    trace = open_trace(source)
+    if device is not None:
+        reason = "this is a trace, which is of no GPU. Try: leave the device out"
+        raise FileFormatError(path_of(source), 0, reason)
+    return trace
 
 
 def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:

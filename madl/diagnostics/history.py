@@ -4,7 +4,7 @@ A moment is a number of events: at moment 0 nothing has happened yet. A row of a
 was there from its ``start`` until before its ``stop``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,7 +84,7 @@ class History:
     limit_nbytes: int | None = None
     """Bytes that may be committed, or that the device had; ``None`` if not known."""
     markers: tuple[Moment, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What whoever looks has to know, a sentence each."""
 
     @cached_property

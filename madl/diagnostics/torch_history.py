@@ -28,9 +28,9 @@ from madl.errors import FileFormatError
 from madl.sizes import align_up, format_nbytes
 
 TAKES = {"segment_alloc", "segment_map"}
+GIVES_BACK = {"segment_free", "segment_unmap"}
 _NEVER = 1 << 62
 """After all moments there may be: the stop of a block until it is freed."""
-GIVES_BACK = {"segment_free", "segment_unmap"}
 
 
 class TorchOutOfMemory(NamedTuple):

@@ -4,7 +4,7 @@ The trace is what the program asked for; each model says what it would have take
 the device for that, and, where it is known how much the device had, whether it fits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -79,6 +79,35 @@ def outcomes(
     return tuple(found)
 
 
+def peak_reserved(
+    trace: Trace,
+    settings: AllocatorSettings,
+    capacity: int = UNLIMITED,
+    *,
+    left_out: Container[int] = (),
+) -> int | None:
+    """Return what a model reserves; ``None`` where the capacity is not enough.
+
+    Args:
+        trace: What is asked for.
+        settings: Which model, and how it is set.
+        capacity: What the device has.
+        left_out: Ids of allocations that are not made.
+    """
+    model = model_of(settings, capacity_nbytes=capacity)
+    try:
+        for allocation, nbytes, stream in _requests(trace):
+            if allocation in left_out:
+                continue
+            if nbytes < 0:
+                model.free(allocation)
+            else:
+                model.allocate(allocation, nbytes, stream)
+    except ReserveRefusedError:
+        return None
+    return model.peak_reserved_nbytes
+
+
 def _of_torch(
     trace: Trace,
     settings: AllocatorSettings,
@@ -89,31 +118,15 @@ def _of_torch(
     limit = UNLIMITED
     if settings.garbage_collection_threshold and capacity is not None:
         limit = capacity
-    peak = _peak_reserved(trace, settings, limit)
-    unlimited = peak if peak is not None else _peak_reserved(trace, settings, UNLIMITED)
+    peak = peak_reserved(trace, settings, limit)
+    unlimited = peak if peak is not None else peak_reserved(trace, settings, UNLIMITED)
     assert unlimited is not None, "nothing refused it"
     fits = None
     if capacity is not None:
         fits = unlimited <= capacity and peak is not None
-        fits = fits or _peak_reserved(trace, settings, capacity) is not None
+        fits = fits or peak_reserved(trace, settings, capacity) is not None
     name = settings.as_text() or DEFAULTS
     return Outcome(name, settings, unlimited, fits, is_in_use=settings == in_use)
-
-
-def _peak_reserved(
-    trace: Trace, settings: AllocatorSettings, capacity: int
-) -> int | None:
-    """Return the peak; ``None`` where the capacity is not enough."""
-    model = model_of(settings, capacity_nbytes=capacity)
-    try:
-        for allocation, nbytes, stream in _requests(trace):
-            if nbytes < 0:
-                model.free(allocation)
-            else:
-                model.allocate(allocation, nbytes, stream)
-    except ReserveRefusedError:
-        return None
-    return model.peak_reserved_nbytes
 
 
 def _requests(trace: Trace) -> Iterator[tuple[int, int, int]]:

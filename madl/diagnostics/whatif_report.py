@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from madl.diagnostics.figures import HOLDER_COUNT, UNNAMED, Holder
-from madl.diagnostics.histories import past_of
+from madl.diagnostics.histories import past_of, trace_of
 from madl.diagnostics.history import FreeSpace
 from madl.diagnostics.torch_history import TorchOutOfMemory, TorchPast
-from madl.diagnostics.torch_models import AllocatorSettings
+from madl.diagnostics.torch_models import UNLIMITED, AllocatorSettings
 from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_lines import TraceSource
-from madl.diagnostics.trace_reader import open_trace
-from madl.diagnostics.whatif import MADL, Outcome, outcomes
+from madl.diagnostics.whatif import MADL, Outcome, outcomes, peak_reserved
 from madl.sizes import format_nbytes
 
 CAVEAT = (
@@ -55,7 +54,7 @@ class WhatIf(NamedTuple):
     export: str | None
     """What to set ``PYTORCH_ALLOC_CONF`` to, if that helps."""
     model_error: float | None
-    """Of the model of the settings in use, against what was recorded here."""
+    """How far the model of the settings in use is off what was recorded, as a part."""
     notes: tuple[str, ...]
 
 
@@ -79,19 +78,17 @@ def what_if(
         FileFormatError: It cannot be opened, is of another kind, or is broken.
     """
     if not is_pickle(source):
-        return _of_trace(open_trace(source), capacity_nbytes, on_progress)
+        return _of_trace(trace_of(source, device), capacity_nbytes, on_progress)
     snapshot = read_torch_snapshot(source)
     past = past_of(snapshot, device)
     failure = past.failures[-1] if past.failures else None
     history = past.history
     if capacity_nbytes is None:
         capacity_nbytes = history.limit_nbytes
-    recorded = history.peak_committed_nbytes
     results, error = tuple[Outcome, ...](), None
     if past.has_events:
         results = outcomes(past.trace, snapshot.settings, capacity_nbytes, on_progress)
-        if recorded:
-            error = results[0].peak_reserved_nbytes / recorded - 1
+        error = _model_error(past, snapshot.settings)
     advice, export = _advise(
         results, past.trace.peak_live_nbytes, capacity_nbytes, snapshot.settings
     )
@@ -100,7 +97,7 @@ def what_if(
         device=history.device,
         events=len(past.trace),
         peak_live_nbytes=past.trace.peak_live_nbytes,
-        recorded_peak_nbytes=recorded,
+        recorded_peak_nbytes=history.peak_committed_nbytes,
         capacity_nbytes=capacity_nbytes,
         failure=None if failure is None else _failure(past, failure),
         holders=_holders(past, history.peak_moment),
@@ -133,6 +130,16 @@ def _of_trace(
         model_error=None,
         notes=(CAVEAT,),
     )
+
+
+def _model_error(past: TorchPast, in_use: AllocatorSettings) -> float | None:
+    """Return by how much the model is off, on what PyTorch could place."""
+    refused = {past.trace.operations[failure.moment] for failure in past.failures}
+    limit = past.history.limit_nbytes
+    capacity = UNLIMITED if limit is None else limit
+    recorded = past.history.peak_committed_nbytes
+    peak = peak_reserved(past.trace, in_use, capacity, left_out=refused)
+    return None if peak is None or not recorded else peak / recorded - 1
 
 
 def _doubt(

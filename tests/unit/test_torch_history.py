@@ -156,3 +156,15 @@ def test_a_tag_of_the_trace_is_on_one_line() -> None:
     dump.alloc(0, 100, "a\nb.py:3")
 
     assert past(dump).trace.tags == (None, "a b.py:3 (step)")
+
+
+def test_the_limit_of_a_snapshot_is_what_the_device_had() -> None:
+    data = fragmented().pickled()
+
+    assert open_history(data).limit_nbytes == 82 * MIB
+    assert open_history(data, limit="1 GiB").limit_nbytes == 1 << 30
+
+
+def test_a_device_of_a_trace_is_an_error() -> None:
+    with pytest.raises(FileFormatError, match="this is a trace, which is of no GPU"):
+        open_history(b"# madl-trace v1\n", device=0)

@@ -150,6 +150,14 @@ def test_the_model_in_use_is_compared_with_what_was_recorded() -> None:
     assert found.model_error == 0
 
 
+def test_what_pytorch_could_not_place_is_no_error_of_the_model() -> None:
+    found = what_if(fragmented().pickled())
+
+    assert found.recorded_peak_nbytes == 64 * MIB
+    assert found.outcomes[0].peak_reserved_nbytes == 88 * MIB
+    assert found.model_error == 0
+
+
 def test_the_error_on_a_gpu_is_called_unknown() -> None:
     assert CAVEAT in what_if(growing().pickled()).notes
     assert "not known" in CAVEAT

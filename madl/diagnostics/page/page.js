@@ -106,16 +106,17 @@
 
   const drawSizes = () => {
     const names = data.bands.map((band) => band.name);
+    const [sizeUnit, sizeScale] = unitOf(Math.max(...data.bands.map((band) => band.nbytes), 1));
     const bar = (name, paint, values, texts, which) => ({ type: "bar", orientation: "h", name, y: names, x: values, customdata: texts, marker: { color: paint }, xaxis: which, hovertemplate: "%{customdata}<extra></extra>" });
     Plotly.react(at("sizes"), [
       bar("blocks", COLOURS[4], data.bands.map((band) => band.blocks), data.bands.map((band) => `${count(band.blocks)} blocks`), "x"),
-      bar("bytes", COLOURS[0], data.bands.map((band) => band.nbytes / 2 ** 30), data.bands.map((band) => `${shown(band.nbytes)} in all`), "x2"),
+      bar("bytes", COLOURS[0], data.bands.map((band) => band.nbytes / sizeScale), data.bands.map((band) => `${shown(band.nbytes)} in all`), "x2"),
     ], {
       ...base(), margin: { l: 108, r: 10, t: 6, b: 40 }, showlegend: false, bargap: 0.3,
       hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text") } },
       yaxis: { ...axis(), autorange: "reversed", ticks: "" },
       xaxis: { ...axis(), domain: [0, 0.46], title: { text: "blocks" }, nticks: 4, rangemode: "tozero" },
-      xaxis2: { ...axis(), domain: [0.54, 1], title: { text: "GiB in all" }, nticks: 4, rangemode: "tozero" },
+      xaxis2: { ...axis(), domain: [0.54, 1], title: { text: `${sizeUnit} in all` }, nticks: 4, rangemode: "tozero" },
     }, { responsive: true, displayModeBar: false });
   };
 
@@ -218,7 +219,7 @@
     at("holders-moment").textContent = `at event ${count(moment)}`;
   };
 
-  let isAsked = false;
+  let isAsked = false, lineMoment = moment;
   const show = (wanted) => {
     moment = Math.max(0, Math.min(data.last_moment, Math.round(wanted)));
     at("moment").value = moment;
@@ -231,6 +232,8 @@
       drawMap();
       drawHolders();
       drawReadout();
+      if (lineMoment === moment) return;
+      lineMoment = moment;
       Plotly.relayout(at("timeline"), { [`shapes[${markers.length}].x0`]: moment, [`shapes[${markers.length}].x1`]: moment });
     });
   };
@@ -279,6 +282,7 @@
   window.addEventListener("resize", () => show(moment));
 
   const drawAll = () => {
+    lineMoment = moment;
     Plotly.react(at("timeline"), traces(), layout(), bare);
     drawSizes();
     drawLegend();
