@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from madl.diagnostics.recording import record
     from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
+    from madl.diagnostics.tracemalloc import show_in_tracemalloc
     from madl.errors import (
         BackendCallError,
         BackendError,
@@ -59,6 +60,7 @@ _HOMES = {
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
+    "madl.diagnostics.tracemalloc": ("show_in_tracemalloc",),
     "madl.errors": (
         "BackendCallError",
         "BackendError",
@@ -125,6 +127,7 @@ __all__ = [
     "limit_device",
     "outstanding",
     "record",
+    "show_in_tracemalloc",
     "tag",
     "use_pool",
     "zeros",
