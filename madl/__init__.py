@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from madl.diagnostics.recording import record
     from madl.diagnostics.stacks import debug, keep_stacks
     from madl.diagnostics.tags import tag
+    from madl.diagnostics.tracemalloc import show_in_tracemalloc
     from madl.errors import (
         AttachError,
         BackendCallError,
@@ -61,6 +62,7 @@ _HOMES = {
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
     "madl.diagnostics.tags": ("tag",),
+    "madl.diagnostics.tracemalloc": ("show_in_tracemalloc",),
     "madl.errors": (
         "AttachError",
         "BackendCallError",
@@ -131,6 +133,7 @@ __all__ = [
     "outstanding",
     "record",
     "share",
+    "show_in_tracemalloc",
     "tag",
     "trim",
     "use_pool",

@@ -77,26 +77,23 @@ class DeviceBudget:
 class TagBudget:
     """Live bytes of a tag, and of the tags below it, in all pools of a device.
 
-    Kept by counters only, so that finalizers may give back.
+    Whoever counts is within ``counting``.
     """
+
+    __slots__ = ("__weakref__", "live_nbytes", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.live_nbytes = 0
 
-    def claim(self, nbytes: int, limit_nbytes: int | None) -> bool:
+    def claim(self, nbytes: int, limit_nbytes: int) -> bool:
         """Count bytes as live, unless that would pass a limit."""
-        with counting:
-            live_nbytes = self.live_nbytes + nbytes
-            if limit_nbytes is not None and live_nbytes > limit_nbytes:
-                return False
-            self.live_nbytes = live_nbytes
-            return True
-
-    def give_back(self, nbytes: int) -> None:
-        """Count bytes as live no more."""
-        with counting:
-            self.live_nbytes -= nbytes
+        # Nothing is called in between, so no other thread comes in.
+        live_nbytes = self.live_nbytes + nbytes
+        if live_nbytes > limit_nbytes:
+            return False
+        self.live_nbytes = live_nbytes
+        return True
 
 
 class Budget:

@@ -1,12 +1,11 @@
 """Why a request could not be placed: the figures of its pool, device and neighbours."""
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from madl import accounting, forking
-from madl.backends.protocol import Capability, MemoryInfo
+from madl.backends.protocol import Capability
 from madl.errors import MadlError, OutOfMemoryError, OutOfMemoryReport
 from madl.growth import Growth
 from madl.hotpath import BlockState, HotPool
@@ -39,7 +38,7 @@ def explain(
             this thread is in the middle of a change.
     """
     report = inside or OutOfMemoryReport(pool.device, request.nbytes)
-    info = _memory_info(growth)
+    total, unused = _memory_info(growth)
     return OutOfMemoryError(
         report._replace(
             requested_nbytes=request.nbytes,
@@ -50,8 +49,8 @@ def explain(
             tried=request.tried,
             native=request.native,
             tag_limit=request.tag_limit,
-            device_total_nbytes=None if info is None else info.total_nbytes,
-            device_unused_nbytes=None if info is None else info.available_nbytes,
+            device_total_nbytes=total,
+            device_unused_nbytes=unused,
             device_limit_nbytes=growth.budget.device.limit_nbytes,
             others=_others(pool, growth),
         )
@@ -174,11 +173,22 @@ def _enough_page_nbytes(
     return None
 
 
-def _memory_info(growth: Growth) -> MemoryInfo | None:
-    """Ask the device; what is wrong with it must not hide why the request failed."""
-    with contextlib.suppress(MadlError):
-        return growth.backend.memory_info()
-    return None
+def _memory_info(growth: Growth) -> tuple[int | None, int | None]:
+    """Return the device's memory, and how much of it is unused; None if it fails.
+
+    What is wrong with the device must not hide why the request failed.
+    """
+    try:
+        info = growth.backend.memory_info()
+    except MadlError:
+        return None, None
+    unused = info.available_nbytes
+    if Capability.HOST_ACCESS not in growth.backend.capabilities:
+        # OpenCL does not say what others have, but other pools are known. (On the host
+        # what is committed takes nothing before it is touched.)
+        taken = growth.budget.device.committed_nbytes
+        unused = max(min(unused, info.total_nbytes - taken), 0)
+    return info.total_nbytes, unused
 
 
 def _others(pool: HotPool, growth: Growth) -> OtherPools:

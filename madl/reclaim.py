@@ -5,7 +5,7 @@ import gc
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from madl.errors import OutOfMemoryError
 from madl.shortage import Request
@@ -78,30 +78,37 @@ class Reclaimers:
             self._running.discard(threading.get_ident())
 
 
+class Short(Protocol):
+    """A pool that is short of memory."""
+
+    def _held(self) -> tuple[int, ...]:
+        """Return bytes that a step may lower."""
+
+    def _out_of_memory(self, request: Request) -> OutOfMemoryError:
+        """Return the error for a request."""
+
+
 def reclaim(
+    pool: Short,
     request: Request,
     steps: Iterable[Step],
     attempt: Callable[[], _Found],
-    *,
-    held: Callable[[], tuple[int, ...]],
-    refuse: Callable[[Request], OutOfMemoryError],
 ) -> _Found:
     """Take one step after the other until an attempt succeeds, or raise.
 
     Args:
+        pool: Whose request it is. What a step gave back is the most by which one of the
+            figures that it holds fell.
         request: What has failed once.
         steps: What to try, in order.
         attempt: Places the request or raises.
-        held: Bytes that a step may lower: what a step gave back is the most by which
-            one of them fell.
-        refuse: Makes the error.
     """
     cause: BaseException | None = None
     try:
         for step in steps:
-            before = held()
+            before = pool._held()
             cause = step.run() or cause
-            gained = max(map(operator.sub, before, held()))
+            gained = max(map(operator.sub, before, pool._held()))
             tried = (*request.tried, (step.name, max(gained, 0)))
             request = request._replace(tried=tried)
             try:
@@ -110,7 +117,7 @@ def reclaim(
                 request = request._replace(
                     native=error.report.native, tag_limit=error.report.tag_limit
                 )
-        raise_after(cause, refuse(request))
+        raise_after(cause, pool._out_of_memory(request))
     finally:
         del cause  # as in raise_after
 

@@ -8,10 +8,10 @@ import contextlib
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar, cast
+from collections.abc import Iterator
+from typing import cast
 
-from madl import events, stacks, watch
+from madl import events, stacks
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.errors import OutOfMemoryError
@@ -29,8 +29,6 @@ from madl.reclaim import Reclaimers, Step, reclaim
 from madl.shortage import Request, TagLimit
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.watch import BlockWatch, TagUsage, effective_tag
-
-_Found = TypeVar("_Found")
 
 
 class SlowPool(HotPool):
@@ -122,7 +120,7 @@ class SlowPool(HotPool):
         if tag is not None:
             return self._allocate_for(tag, bounds, asked, aligned)
         block = self._find(asked, aligned)
-        if not (events.listeners or stacks.depth or watch.warns_of_drops):
+        if not (events.listeners or stacks.depth):
             return self._hand_out(block, asked, None)
         return self._hand_out_watched(block, asked, None, None)
 
@@ -137,28 +135,35 @@ class SlowPool(HotPool):
     ) -> Memory:
         """Allocate for a tag, within its limit and those of the tags above it."""
         usage = self._usage_of(tag)
-        self._claim(usage, bounds, asked)
+        refused = None
         try:
-            usage.warn(bounds, self.device)
+            usage.claim(asked, bounds, self.device)
+        except OutOfMemoryError as error:
+            refused = error.report.tag_limit
+        if refused is not None:  # here, where no other error is handled
+            self._reclaim_for(usage, bounds, asked, refused)
+        try:
+            if bounds:
+                usage.warn(bounds, self.device)
             block = self._find(asked, aligned)
             return self._hand_out_watched(block, asked, tag, usage)
         except BaseException:
             usage.give_back(asked)
             raise
 
-    def _claim(self, usage: TagUsage, bounds: dict[str, TagScope], asked: int) -> None:
-        """Claim bytes of a tag; take what others can spare before it is refused."""
-        claim = functools.partial(usage.claim, asked, bounds, self.device)
-        try:
-            claim()
-        except OutOfMemoryError as error:
-            refused = cast("TagLimit", error.report.tag_limit)
-        else:
-            return
+    def _reclaim_for(
+        self,
+        usage: TagUsage,
+        bounds: dict[str, TagScope],
+        asked: int,
+        refused: TagLimit,
+    ) -> None:
+        """Claim bytes of a tag once others have given up what they can, or raise."""
         request = Request(asked, align_up(asked, BLOCK_GRANULARITY), tag_limit=refused)
         if asked > refused.limit_nbytes:
             raise self._out_of_memory(request)
-        self._reclaim(request, self._reclaimers.steps(asked), claim)
+        attempt = functools.partial(usage.claim, asked, bounds, self.device)
+        reclaim(self, request, self._reclaimers.steps(asked), attempt)
 
     def _hand_out_watched(
         self, block: Block, asked: int, tag: str | None, usage: TagUsage | None
@@ -209,16 +214,10 @@ class SlowPool(HotPool):
             native = error.report.native
         flushed = max(binned - self._binned_nbytes, 0)
         request = request._replace(native=native, tried=(("flush", flushed),))
-        return self._reclaim(request, self._steps(capacity), attempt)
+        return reclaim(self, request, self._steps(capacity), attempt)
 
-    def _reclaim(
-        self, request: Request, steps: Iterable[Step], attempt: Callable[[], _Found]
-    ) -> _Found:
-        return reclaim(
-            request, steps, attempt, held=self._held, refuse=self._out_of_memory
-        )
-
-    def _held(self) -> tuple[int, int, int]:
+    def _held(self) -> tuple[int, ...]:
+        """Return what a step may lower: live, in bins, committed."""
         committed = self._growth.budget.committed_nbytes
         return self._live_nbytes, self._binned_nbytes, committed
 

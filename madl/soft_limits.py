@@ -6,8 +6,12 @@ from madl import stacks
 from madl.sizes import format_nbytes
 
 
-class SoftLimitWarning(ResourceWarning):
-    """More is taken than a soft limit allows. Shown by default, once for each line."""
+class SoftLimitWarning(UserWarning):
+    """More is taken than a soft limit allows.
+
+    Not a ``ResourceWarning``, which Python hides unless asked: whoever sets a soft
+    limit wants to hear of it.
+    """
 
 
 class SoftLimit:

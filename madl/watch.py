@@ -16,6 +16,9 @@ warns_of_drops = 0
 """How many want a warning when a handle is dropped that was not freed."""
 
 
+_NOTHING: tuple[None, dict[str, TagScope]] = (None, {})
+
+
 class TagUsage:
     """What one tag of one pool holds. Counters only, so that finalizers may count."""
 
@@ -38,17 +41,20 @@ class TagUsage:
             OutOfMemoryError: Over the limit of one of them, which the report names.
                 Nothing has changed.
         """
-        for done, budget in enumerate(self._budgets):
-            scope = bounds.get(budget.name)
-            limit = None if scope is None else scope.limit_nbytes
-            if not budget.claim(nbytes, limit):
-                for claimed in self._budgets[:done]:
-                    claimed.give_back(nbytes)
-                assert limit is not None, "only a limit refuses"
-                refused = TagLimit(budget.name, limit, budget.live_nbytes)
-                raise OutOfMemoryError(
-                    OutOfMemoryReport(device, nbytes, tag_limit=refused)
-                )
+        with counting:
+            for done, budget in enumerate(self._budgets):
+                scope = bounds.get(budget.name) if bounds else None
+                if scope is None or scope.limit_nbytes is None:
+                    budget.live_nbytes += nbytes
+                elif not budget.claim(nbytes, scope.limit_nbytes):
+                    for claimed in self._budgets[:done]:
+                        claimed.live_nbytes -= nbytes
+                    refused = TagLimit(
+                        budget.name, scope.limit_nbytes, budget.live_nbytes
+                    )
+                    raise OutOfMemoryError(
+                        OutOfMemoryReport(device, nbytes, tag_limit=refused)
+                    )
 
     def warn(self, bounds: dict[str, TagScope], device: str) -> None:
         """Warn of each soft limit that has been passed. No lock is held."""
@@ -62,8 +68,9 @@ class TagUsage:
 
     def give_back(self, nbytes: int) -> None:
         """Undo a claim."""
-        for budget in self._budgets:
-            budget.give_back(nbytes)
+        with counting:
+            for budget in self._budgets:
+                budget.live_nbytes -= nbytes
 
     def count_allocated(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as live, which was claimed."""
@@ -79,7 +86,8 @@ class TagUsage:
             self.free_count += 1
             self.padding_nbytes -= padding
             self.live_nbytes -= nbytes
-        self.give_back(nbytes)
+            for budget in self._budgets:
+                budget.live_nbytes -= nbytes
 
     def stats(self) -> TagStats:
         """Return the figures as plain data."""
@@ -157,14 +165,13 @@ class BlockWatch(Watch):
 def effective_tag(tag: str | None) -> tuple[str | None, dict[str, TagScope]]:
     """Return the tag that an allocation gets, and the limits that are around it."""
     path = events.current_tag.get()
-    bounds = {} if path is None else path.bounds
     if tag is None:
-        return (None if path is None else path.name), bounds
+        return _NOTHING if path is None else (path.name, path.bounds)
     if not isinstance(tag, str):
         raise TypeError(f"tag must be a text, got {tag!r} ({type(tag).__name__})")
     if not tag.isprintable():
         raise ValueError(f"tag must be printable and on one line, got {tag!r}")
-    return tag, bounds
+    return tag, {} if path is None else path.bounds
 
 
 def change_drop_warnings(by: int) -> None:

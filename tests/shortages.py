@@ -13,8 +13,6 @@ def report_of(work: Callable[[], object]) -> OutOfMemoryReport:
     """Return the report of the error that a piece of work ends with."""
     with pytest.raises(OutOfMemoryError) as caught:
         work()
-    text = str(caught.value)
-    assert max(map(len, text.splitlines())) <= 80, text
     return caught.value.report
 
 
@@ -24,7 +22,9 @@ def advice_of(report: OutOfMemoryReport) -> str:
 
 
 def check_sums(report: OutOfMemoryReport) -> None:
-    """Verify that all figures of a report agree."""
+    """Verify that all figures of a report agree, and that its text is narrow."""
+    text = str(OutOfMemoryError(report))
+    assert max(map(len, text.splitlines())) <= 80, text
     live, padding, free = (
         report.live_nbytes,
         report.padding_nbytes,

@@ -100,10 +100,13 @@ def _addresses(report: OutOfMemoryReport) -> str | None:
     unused = report.device_unused_nbytes
     if report.native is None or unused is None or unused < report.capacity_nbytes:
         return None
-    has = f"the device has {format_nbytes(unused)} unused"
+    says = f"the device says that {format_nbytes(unused)} are unused"
     if report.device.partition(":")[0] == "cpu":
-        return f"{has}, so raise what bounds this process: `ulimit -v`, its cgroup"
-    return f"{has}, though not for one block of that size: smaller blocks"
+        return f"{says}, so raise what bounds this process: `ulimit -v`, its cgroup"
+    return (
+        f"{says}, but not in one piece, or not for this program: smaller blocks, or "
+        "end other programs that use it"
+    )
 
 
 def _other_programs(report: OutOfMemoryReport) -> str | None:

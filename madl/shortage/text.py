@@ -32,8 +32,8 @@ def describe(report: OutOfMemoryReport) -> str:
 
 def _figures(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
     """Yield a label and its figures for each line."""
-    bounds = (report.limit_nbytes, report.device_limit_nbytes, report.tag_limit)
-    if not report.committed_nbytes and bounds == (None, None, None):
+    known = (report.limit_nbytes, report.device_total_nbytes, report.tag_limit)
+    if not report.committed_nbytes and known == (None, None, None):
         return
     nbytes = format_nbytes
     if report.capacity_nbytes != report.requested_nbytes:

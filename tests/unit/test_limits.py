@@ -47,6 +47,17 @@ def test_what_is_freed_may_be_had_again(pool: Pool) -> None:
             pool.allocate(8 * MIB)
 
 
+def test_nothing_else_is_behind_the_error_of_a_tag(pool: Pool) -> None:
+    with madl.tag("weights", limit="8 MiB"):
+        held = pool.allocate(8 * MIB)
+        for nbytes in (1, 9 * MIB):
+            with pytest.raises(OutOfMemoryError) as caught:
+                pool.allocate(nbytes)
+            assert caught.value.__context__ is None
+
+    assert held.nbytes == 8 * MIB
+
+
 def test_padding_and_pages_do_not_count_for_a_tag(pool: Pool) -> None:
     with madl.tag("small", limit=10):
         held = [pool.allocate(1) for _ in range(10)]

@@ -211,13 +211,13 @@ def test_a_limit_that_the_device_could_not_fill_is_not_advised() -> None:
     [
         (
             "cpu",
-            "the device has 8.0 MiB unused, so raise what bounds this process: `ulimit "
-            "-v`, its cgroup.",
+            "the device says that 8.0 MiB are unused, so raise what bounds this "
+            "process: `ulimit -v`, its cgroup.",
         ),
         (
             "opencl:0",
-            "the device has 8.0 MiB unused, though not for one block of that size: "
-            "smaller blocks.",
+            "the device says that 8.0 MiB are unused, but not in one piece, or not for "
+            "this program: smaller blocks, or end other programs that use it.",
         ),
     ],
 )
