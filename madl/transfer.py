@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, Reservation
 from madl.errors import MissingCapabilityError
 from madl.foreign import Foreign, is_on_device, part_of_array
 from madl.hostbytes import bytes_of_array
@@ -160,7 +160,7 @@ def _write(to: Part, of: "Part | memoryview", stream: object) -> None:
         _copy_across(across, to, of)
     else:
         stage = memoryview(bytearray(min(of.nbytes, STAGE_NBYTES)))
-        for start, stop in _pieces(of.nbytes, backwards=of.offset < to.offset):
+        for start, stop in _pieces(of.nbytes, backwards=_start(of) < _start(to)):
             staged = stage[: stop - start]
             _copy_to_host(staged, of.cut(start, stop), None)
             _copy_from_host(to.cut(start, stop), staged, None)
@@ -254,7 +254,16 @@ def _overlap(of: object, to: object) -> bool:
     return (
         isinstance(of, Part)
         and isinstance(to, Part)
-        and of.reservation.native is to.reservation.native
-        and of.offset < to.offset + to.nbytes
-        and to.offset < of.offset + of.nbytes
+        and _is_comparable(of.reservation, to.reservation)
+        and _start(of) < _start(to) + to.nbytes
+        and _start(to) < _start(of) + of.nbytes
     )
+
+
+def _is_comparable(of: Reservation, to: Reservation) -> bool:
+    """Whether places in two reservations of a device are places of one space."""
+    return of.native is to.native or None not in (of.address, to.address)
+
+
+def _start(part: Part) -> int:
+    return (part.reservation.address or 0) + part.offset

@@ -127,7 +127,9 @@ cdef void* route_realloc(void* opaque, void* pointer, size_t nbytes) noexcept no
     if had == 0:
         return route.small.realloc(route.small.context, pointer, nbytes)
     if nbytes >= route.threshold:
-        return native_realloc(route.large, pointer, nbytes)
+        moved = native_realloc(route.large, pointer, nbytes)
+        if moved is not NULL or Py_IsInitialized():
+            return moved
     moved = route.small.malloc(route.small.context, nbytes)
     if moved is not NULL:
         memcpy(moved, pointer, had if had < nbytes else nbytes)
@@ -144,10 +146,10 @@ def make_handler(pool, size_t threshold):
         MissingCapabilityError: The CPU cannot reach the memory of the pool's device.
     """
     cdef Route* route
-    cdef Handler* numpys
+    cdef Handler* theirs
     cdef Allocator* ours
     find_api()
-    numpys = <Handler*>PyCapsule_GetPointer(
+    theirs = <Handler*>PyCapsule_GetPointer(
         <object>(<PyObject**>api[DEFAULT_HANDLER])[0], b"mem_handler"
     )
     functions = native_functions(pool)
@@ -156,7 +158,7 @@ def make_handler(pool, size_t threshold):
         raise MemoryError("no memory for a handler of NumPy's allocations")
     route.large = <Context*><uintptr_t>functions.context
     route.threshold = threshold
-    route.small = numpys.allocator
+    route.small = theirs.allocator
     strcpy(route.handler.name, b"madl")
     route.handler.version = 1
     ours = &route.handler.allocator

@@ -29,9 +29,11 @@ others.install()
 builtins.of_the_default_pool = np.zeros(1 << 20)
 
 class Late:
-    def __del__(self):
+    def __del__(self, np=np, kept=kept):
         self.array = np.ones(10)
         self.large = np.ones(1 << 16)
+        self.large.resize(1 << 17, refcheck=False)
+        kept.resize(1 << 17, refcheck=False)
 
 builtins.late = Late()
 threading.Thread(target=lambda: np.ones(1 << 16), daemon=True).start()

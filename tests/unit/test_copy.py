@@ -189,14 +189,40 @@ class Gradient:
         raise BufferError("not with a gradient.")
 
 
-@pytest.mark.parametrize("wrap", [OnlyInterface, lambda array: OnlyDlpack(array, 1)])
+def only_dlpack(array: "np.ndarray[Any, np.dtype[Any]]") -> OnlyDlpack:
+    return OnlyDlpack(array, 1)
+
+
+@pytest.mark.parametrize("wrap", [OnlyInterface, only_dlpack])
 def test_arrays_of_other_libraries_are_copied(
     pool: Pool, wrap: Callable[[object], object]
 ) -> None:
     memory = pool.allocate(32)
-    source, target = np.arange(4), np.zeros(4, np.int64)
 
-    madl.copy(memory, wrap(source))
+    madl.copy(memory, wrap(np.arange(4)))
+
+    assert memory.as_array("int64").tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        OnlyInterface,
+        pytest.param(
+            only_dlpack,
+            marks=pytest.mark.skipif(
+                np.lib.NumpyVersion(np.__version__) < "2.1.0",
+                reason="to NumPy before 2.1, what DLPack gives is read-only",
+            ),
+        ),
+    ],
+)
+def test_arrays_of_other_libraries_are_written(
+    pool: Pool, wrap: Callable[[object], object]
+) -> None:
+    memory, target = pool.allocate(32), np.zeros(4, np.int64)
+    memory.copy_from(np.arange(4))
+
     madl.copy(wrap(target), memory)
 
     assert target.tolist() == [0, 1, 2, 3]

@@ -69,6 +69,21 @@ def test_an_array_is_copied_to_an_array() -> None:
     assert empty.memory.tobytes() == numbers().tobytes()
 
 
+@pytest.mark.parametrize(("start", "to"), [(0, 8), (8, 0)])
+def test_parts_of_an_array_that_overlap_are_copied(start: int, to: int) -> None:
+    memory = lend().memory
+    nbytes = 8 * COUNT - 8
+    source, target = memory[start : start + nbytes], memory[to : to + nbytes]
+
+    madl.copy(Lent(target), Lent(source))
+    moved = target.tobytes()
+    memory.copy_from(numbers())
+    madl.copy(Lent(target), source)
+
+    expected = numbers().tobytes()[start : start + nbytes]
+    assert moved == target.tobytes() == expected
+
+
 def test_an_array_is_copied_to_numpy_and_back() -> None:
     lent = lend()
     empty = lend_zeros()
