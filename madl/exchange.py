@@ -7,16 +7,25 @@ when the last importer ends.
 
 from typing import Any
 
+from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
-from madl.location import is_plain_host, locate
-from madl.views import as_array, root_of
+from madl.location import Slice, is_plain_host, locate
+from madl.views import as_array, view
 
 CPU = (1, 0)
 """DLPack's name of host memory: ``kDLCPU``, and the number of the device."""
 
 UNORDERED = -1
 """What a DLPack importer passes as its stream that sees to the order itself."""
+
+
+class DeviceRoot:
+    """What views share that the CPU cannot make: it keeps the block for them."""
+
+    __slots__ = ("keeper",)
+
+    keeper: Memory
 
 
 def cuda_array_interface(memory: Memory) -> dict[str, Any]:
@@ -97,5 +106,17 @@ def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no typ
         raise MissingCapabilityError(
             memory._pool.device, "DLPack", "copy to host memory with madl.copy()"
         )
-    owner = root_of(memory) if memory._nbytes else memory
+    owner = _root_of(memory) if memory._nbytes else memory
     return cuda.buffer_over(memory.address, memory._nbytes, owner)
+
+
+def _root_of(memory: Memory) -> object:
+    """Return what keeps a block for all views of it, whatever is freed."""
+    while isinstance(memory._root, Slice):
+        memory = memory._root.parent
+    if memory._root is None:
+        if Capability.HOST_ACCESS in memory._pool.capabilities:
+            view(memory)  # its root is one that views of the CPU can use too
+        else:
+            memory._keep_by(DeviceRoot())
+    return memory._root

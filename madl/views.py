@@ -10,7 +10,6 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from madl.backends.protocol import Capability
 from madl.hotpath import Memory
 from madl.location import Slice, host_address
 
@@ -27,35 +26,13 @@ class Root(_WIDEST):  # type: ignore[misc,valid-type]  # ctypes array types are 
     keeper: Memory
 
 
-def _hide_from_collector(root: object) -> None:
+def _hide_from_collector(root: Root) -> None:
     """Let a root end with its last view only.
 
     The collector ends the objects of a cycle one by one, in any order, while those
     that it has not come to yet may still use a view.
     """
     ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(root))
-
-
-class DeviceRoot:
-    """As ``Root``, where the CPU cannot reach the memory."""
-
-    __slots__ = ("keeper",)
-
-    keeper: Memory
-
-
-def root_of(memory: Memory) -> object:
-    """Return what keeps a block live, whatever is freed. There are bytes."""
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
-    if memory._root is None:
-        if memory._pool.capabilities & Capability.HOST_ACCESS:
-            _attach_root(memory, host_address(memory, "a view"))
-        else:
-            root = DeviceRoot()
-            _hide_from_collector(root)
-            memory._keep_by(root)
-    return memory._root
 
 
 class _Unviewed:
