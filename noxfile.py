@@ -127,7 +127,35 @@ def dask(session: nox.Session) -> None:
     session.run(
         "pytest",
         *(f"tests/integration/test_{name}.py" for name in names),
-        env={"MADL_TEST_EXITS": "50"},
+        env={"MADL_EXITS": "50"},
+    )
+
+
+@nox.session
+def ecosystem(session: nox.Session) -> None:
+    """Test beside other libraries at length; every program has to end 50 times.
+
+    Arguments are other versions of them, as ``torch==2.12.1``, which is built for CUDA
+    and takes some GB: then PyTorch itself accepts the C functions.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "ecosystem"))
+    if session.posargs:
+        session.install(*session.posargs)
+    names = "torch or jax or docs or exchange or cuda_core or cupy or numba"
+    session.run(
+        "pytest",
+        *(f"tests/integration/test_{name}.py" for name in ("torch", "jax")),
+        "tests/integration/test_ecosystem_docs.py",
+        "tests/backends/test_cuda.py",
+        "-k",
+        f"{names} or cuda_pool or how_to",
+        env={
+            "MADL_EXITS": "50",
+            "PYTEST_ADDOPTS": "--timeout=1800",
+            "MADL_REQUIRE": "cuda,ecosystem",
+            "JAX_PLATFORMS": "cpu",
+        },
     )
 
 

@@ -6,7 +6,6 @@ import threading
 import weakref
 
 from madl.backends.counted import CountedBackend
-from madl.hotpath.counting import counting
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64

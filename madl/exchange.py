@@ -7,10 +7,11 @@ when the last importer ends.
 
 from typing import Any
 
+from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
-from madl.hotpath import Memory
-from madl.location import is_plain_host, locate
-from madl.views import as_array, root_of
+from madl.hotpath import Memory, Root
+from madl.location import Slice, is_plain_host, locate
+from madl.views import as_array, view
 
 CPU = (1, 0)
 """DLPack's name of host memory: ``kDLCPU``, and the number of the device."""
@@ -97,5 +98,17 @@ def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no typ
         raise MissingCapabilityError(
             memory._pool.device, "DLPack", "copy to host memory with madl.copy()"
         )
-    owner = root_of(memory) if memory._nbytes else memory
+    owner = _root_of(memory) if memory._nbytes else memory
     return cuda.buffer_over(memory.address, memory._nbytes, owner)
+
+
+def _root_of(memory: Memory) -> object:
+    """Return what keeps a block for all views of it, whatever is freed."""
+    while isinstance(memory._root, Slice):
+        memory = memory._root.parent
+    if memory._root is None:
+        if Capability.HOST_ACCESS in memory._pool.capabilities:
+            view(memory)  # its root is one that views of the CPU can use too
+        else:
+            memory._keep_by(Root.over(0, 0))  # it shows the CPU nothing
+    return memory._root

@@ -9,7 +9,6 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from madl.backends.protocol import Capability
 from madl.hotpath import Memory, Root
 from madl.hotpath.shared import cold, known_dtypes
 from madl.location import Slice, host_address
@@ -61,17 +60,6 @@ def _root_of(memory: Memory) -> Root | None:
             watch.is_viewed = True
     root: Root = memory._root
     return root
-
-
-def root_of(memory: Memory) -> object:
-    """Return what keeps a block live, whatever is freed. There are bytes."""
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
-    if memory._pool.capabilities & Capability.HOST_ACCESS:
-        return _root_of(memory)
-    if memory._root is None:
-        memory._keep_by(Root.over(0, 0))  # it shows the CPU nothing
-    return memory._root
 
 
 def has_views(memory: Memory) -> bool:

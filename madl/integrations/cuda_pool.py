@@ -78,6 +78,7 @@ class CudaPool:
             )
         total = self._backend.memory_info().total_nbytes
         asked = total if limit is None else parse_nbytes(limit, name="limit")
+        asked = min(asked, total)
         page_nbytes = self._backend.page_nbytes
         self.limit_nbytes: int = asked // page_nbytes * page_nbytes
         if not self.limit_nbytes:

@@ -101,8 +101,12 @@ class _Manager:
     _cuda: Any
 
     def initialize(self) -> None:
-        """Let Numba keep as much pinned memory for a later free as it does itself."""
-        self.deallocations.memory_capacity = self.get_memory_info().total
+        """Let Numba keep as much pinned memory for a later free as it does itself.
+
+        It calls this whenever it enters the context.
+        """
+        if not self.deallocations.memory_capacity:
+            self.deallocations.memory_capacity = self.get_memory_info().total
 
     @property
     def interface_version(self) -> int:
@@ -119,7 +123,7 @@ class _Manager:
         Raises:
             OutOfMemoryError: As for ``Pool.allocate``.
         """
-        memory = pool_of(self._device).allocate(size)
+        memory = pool_of(self._device).allocate(int(size))
         address = ctypes.c_void_p(memory.address)
         pointer = self._cuda.MemoryPointer(weakref.proxy(self.context), address, size)
         # The attribute ends with the pointer, and the block with the attribute: no

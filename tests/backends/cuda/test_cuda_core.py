@@ -11,6 +11,7 @@ from madl import OutOfMemoryError, Pool
 from madl.integrations.cuda_core import memory_resource
 from tests.backends.cuda.content import MIB
 from tests.backends.cuda.emulator import Emulator
+from tests.integration.peers import endings
 
 if TYPE_CHECKING:
     from cuda.core import Device
@@ -188,3 +189,21 @@ def test_a_resource_says_what_its_memory_is(
 def test_a_pool_of_another_device_is_refused() -> None:
     with pytest.raises(TypeError, match="pool must be of a CUDA device, got <madl"):
         memory_resource(Pool("cpu"))
+
+
+ALIVE_AT_EXIT = """
+import builtins
+from cuda.core import Device
+import madl
+from madl.integrations.cuda_core import memory_resource
+device = Device(0)
+device.set_current()
+resource = memory_resource(madl.default_pool("cuda:0"))
+kept = resource.allocate(1000, stream=device.default_stream)
+builtins.kept = resource.allocate(1000, stream=device.create_stream())
+builtins.capsule = madl.allocate(1000, device="cuda:0").__dlpack__()
+"""
+
+
+def test_a_program_ends_in_silence_with_buffers_alive() -> None:
+    assert endings(ALIVE_AT_EXIT) == {(0, "", "")}

@@ -14,6 +14,7 @@ from madl.integrations.cupy import PoolAllocator, memory_of, record_stream
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
 from tests.backends.cuda.test_streams import make_stream
+from tests.integration.peers import endings
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -140,3 +141,19 @@ def test_freed_memory_is_no_memory_of_an_array(
 
     with pytest.raises(FreedMemoryError):
         record_stream(array, allocator.stream)
+
+
+ALIVE_AT_EXIT = """
+import builtins
+import cupy
+import madl
+from madl.integrations.cupy import PoolAllocator
+allocator = PoolAllocator(madl.default_pool("cuda:0"), cupy.cuda.Stream.null)
+cupy.cuda.set_allocator(allocator)
+kept = cupy.empty(1000)
+builtins.kept = cupy.empty(1000)[5:10]
+"""
+
+
+def test_a_program_ends_in_silence_with_arrays_alive() -> None:
+    assert endings(ALIVE_AT_EXIT) == {(0, "", "")}

@@ -83,6 +83,18 @@ def test_pinned_and_mapped_memory_stay_numbas(pool: Pool) -> None:
     cuda.current_context().memory_manager.reset()
 
 
+def test_pinned_memory_is_freed_later_as_numba_does_it(pool: Pool) -> None:
+    cuda.device_array(1)
+    manager = cuda.current_context().memory_manager
+
+    pinned = cuda.pinned_array(1000, np.uint8)
+    del pinned
+
+    assert manager.deallocations.memory_capacity > 0
+    assert len(manager.deallocations) == 1
+    manager.reset()
+
+
 def test_frees_may_be_deferred(pool: Pool) -> None:
     with cuda.defer_cleanup():
         array = cuda.to_device(np.arange(1000.0))
