@@ -15,23 +15,23 @@ from madl import events, stacks
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.errors import OutOfMemoryError
-from madl.events import TagScope
 from madl.explain import explain, look_inside
 from madl.growth import Growth
-from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, HotPool, Memory
+from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
 from madl.options import (
     LARGEST_CAPACITY_NBYTES,
     LEASH_DIVISOR,
     SMALL_NBYTES,
     PoolOptions,
 )
-from madl.reclaim import Reclaimers, Step, reclaim
-from madl.shortage import Request, TagLimit
+from madl.reclaim import Step, reclaim
+from madl.shortage import Request
 from madl.sizes import align_up, check_alignment, parse_nbytes
-from madl.watch import BlockWatch, TagUsage, effective_tag
+from madl.tagged import TaggedPool
+from madl.watch import effective_tag
 
 
-class SlowPool(HotPool):
+class SlowPool(TaggedPool):
     """What happens to a request that the hot path does not serve by itself."""
 
     _was_closed = False
@@ -50,8 +50,6 @@ class SlowPool(HotPool):
         self._growth = self._make_growth(
             cast("tuple[list[Arena], list[Arena]]", self._bands)
         )
-        self._reclaimers = Reclaimers()
-        self._tags: dict[str, TagUsage] = {}
 
     def _make_growth(self, bands: tuple[list[Arena], list[Arena]]) -> Growth:
         return Growth(self._backend, bands, self._options)
@@ -129,60 +127,6 @@ class SlowPool(HotPool):
             return self._miss(asked)
         # A bin promises no more than the usual alignment, so it is passed by.
         return self._place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
-
-    def _allocate_for(
-        self, tag: str, bounds: dict[str, TagScope], asked: int, aligned: int
-    ) -> Memory:
-        """Allocate for a tag, within its limit and those of the tags above it."""
-        usage = self._usage_of(tag)
-        refused = None
-        try:
-            usage.claim(asked, bounds, self.device)
-        except OutOfMemoryError as error:
-            refused = error.report.tag_limit
-        if refused is not None:  # here, where no other error is handled
-            self._reclaim_for(usage, bounds, asked, refused)
-        try:
-            if bounds:
-                usage.warn(bounds, self.device)
-            block = self._find(asked, aligned)
-            return self._hand_out_watched(block, asked, tag, usage)
-        except BaseException:
-            usage.give_back(asked)
-            raise
-
-    def _reclaim_for(
-        self,
-        usage: TagUsage,
-        bounds: dict[str, TagScope],
-        asked: int,
-        refused: TagLimit,
-    ) -> None:
-        """Claim bytes of a tag once others have given up what they can, or raise."""
-        request = Request(asked, align_up(asked, BLOCK_GRANULARITY), tag_limit=refused)
-        if asked > refused.limit_nbytes:
-            raise self._out_of_memory(request)
-        attempt = functools.partial(usage.claim, asked, bounds, self.device)
-        reclaim(self, request, self._reclaimers.steps(asked), attempt)
-
-    def _hand_out_watched(
-        self, block: Block, asked: int, tag: str | None, usage: TagUsage | None
-    ) -> Memory:
-        try:
-            watching = BlockWatch(asked, tag, usage, stream_number=self._stream_number)
-        except BaseException:  # a listener's
-            self._hand_out(block, asked, None).free()
-            raise
-        memory = self._hand_out(block, asked, watching)
-        watching.count(memory.capacity - asked)
-        return memory
-
-    def _usage_of(self, tag: str) -> TagUsage:
-        try:
-            return self._tags[tag]  # waits for no other thread, as get() may
-        except KeyError:
-            usage = TagUsage(self._growth.budget.device, tag)
-            return self._tags.setdefault(tag, usage)
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
         parse_nbytes(nbytes)

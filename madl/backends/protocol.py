@@ -43,8 +43,8 @@ class Capability(enum.Flag):
 
 
 HugePages = Literal["explicit"] | bool | None
-"""Huge OS pages of the system's own making, or not; ``None`` for what is best. Those
-that are explicit come from a stock that an administrator has set aside."""
+"""Huge OS pages of the system's own making, or not; ``None`` for what suits the page
+size. Those that are explicit come from a stock that an administrator has set aside."""
 
 
 class Reservation(NamedTuple):
@@ -148,14 +148,8 @@ class RemapBackend(CommitBackend, Protocol):
         """Move the memory behind ``[source, source + nbytes)`` to ``destination``.
 
         Afterwards the destination is committed and the source is not. The two do
-        not overlap; all of the source is committed and nothing of the destination.
-
-        Args:
-            reservation: Where the memory is.
-            source: Offset in ``reservation``.
-            destination: Offset in ``into``.
-            nbytes: How much moves.
-            into: Where it goes; ``None`` for the same reservation.
+        not overlap; all of the source is committed and nothing of the destination,
+        an offset in ``into``, which is ``None`` for the same reservation.
 
         Raises:
             OutOfMemoryError: The device refused. Both ranges are as before.
@@ -169,10 +163,7 @@ class HugePageBackend(CommitBackend, Protocol):
     def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Say in which pages reservations from now on will be committed.
 
-        Args:
-            page_nbytes: Commits and decommits will be multiples of it.
-            huge: Back them with huge OS pages, or do not; ``None`` for what is best
-                at this page size. ``"explicit"`` for those that were set aside.
+        Commits and decommits will be multiples of ``page_nbytes``.
 
         Raises:
             MissingCapabilityError: Huge pages were asked for and cannot be had.

@@ -30,9 +30,9 @@ class Tracer:
         )
         self._numbers = itertools.count(1)
 
-    def allocated(self, nbytes: int, tag: str | None) -> int:
+    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
         """As ``Listener``."""
-        del tag  # tracemalloc knows domains and lines
+        del tag, stream_number  # tracemalloc knows domains and lines
         number = next(self._numbers)
         if tracemalloc.is_tracing():  # asking is far cheaper than being refused
             self._track(DOMAIN, number, nbytes)

@@ -19,9 +19,10 @@ IS_COMPILED = False
 """Whether the compiled body is the one that runs."""
 
 if TYPE_CHECKING:
+    from madl.hotpath.interpreted_block import Block
     from madl.hotpath.interpreted_join import JoinedPool
     from madl.hotpath.interpreted_journal import Journal
-    from madl.hotpath.interpreted_memory import Block, Memory
+    from madl.hotpath.interpreted_memory import Memory
     from madl.hotpath.interpreted_pool import HotPool, change_watch_count
     from madl.hotpath.interpreted_root import Root
     from madl.hotpath.shared import HotArena
@@ -39,8 +40,9 @@ else:
         Block = int  # the compiled body passes addresses of its records around
         IS_COMPILED = True
     except ImportError:
+        from madl.hotpath.interpreted_block import Block
         from madl.hotpath.interpreted_join import JoinedPool
-        from madl.hotpath.interpreted_memory import Block, Memory
+        from madl.hotpath.interpreted_memory import Memory
 
         if not HAS_INTERPRETER_LOCK:
             from madl.hotpath import interpreted_guarded

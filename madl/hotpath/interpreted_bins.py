@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from madl.hotpath.interpreted_memory import Block
+from madl.hotpath.interpreted_block import Block
 
 
 class LargeBin(list[Block]):

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from madl.backends.protocol import Capability
-from madl.hotpath.interpreted_memory import Block, Memory
+from madl.hotpath.interpreted_block import Block
+from madl.hotpath.interpreted_memory import Memory
 from madl.hotpath.shared import BlockState, HotArena
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from madl.hotpath import interpreted_pool
 from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
-from madl.hotpath.interpreted_memory import Block, Memory
+from madl.hotpath.interpreted_block import Block
+from madl.hotpath.interpreted_memory import Memory
 from madl.hotpath.interpreted_pool import HotPool
 from madl.hotpath.shared import BlockState, HotArena, cold
 

@@ -1,56 +1,15 @@
-"""``Memory`` and its block, interpreted.
+"""``Memory``, interpreted.
 
 A free only puts the block on a list. ``append`` is atomic, so no lock is taken and a
 finalizer may run at any point.
 """
 
 import builtins
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
+from madl.hotpath.interpreted_block import Block, tell_watch
 from madl.hotpath.shared import HotArena, Watch, cold
-
-
-class Block:
-    """A part of an arena that is live, or free in a bin. One object for both lives."""
-
-    __slots__ = ("arena", "capacity", "home", "nbytes", "offset", "refund", "watch")
-
-    def __init__(
-        self, arena: HotArena | None, offset: int, capacity: int, home: "Home"
-    ) -> None:
-        self.arena = arena
-        self.offset = offset
-        self.capacity = capacity
-        self.home = home  # where a free puts it: its bin, or the pool's returned list
-        self.nbytes = 0
-        self.refund = 0  # what a free adds to the account
-        self.watch: Watch | None = None
-
-
-class Home(Protocol):
-    """What a freed block is appended to."""
-
-    def append(self, block: Block, /) -> None:
-        """Take the block. Runs in finalizers."""
-
-
-def _tell_watch(block: Block, *, is_dropped: bool = False) -> None:
-    """Tell who watches a block of its free, and put it back, whatever that raises."""
-    watch, block.watch = block.watch, None
-    assert watch is not None, "only a watched block has somebody to tell"
-    try:
-        if is_dropped:
-            watch.dropped()
-        else:
-            watch.freed()
-    finally:
-        block.home.append(block)
-
-
-NOWHERE: Home = deque(maxlen=0)
-"""The home of blocks without bytes: there is nothing to give back."""
 
 
 class _MadeByPools(type):
@@ -100,7 +59,7 @@ class Memory(metaclass=_MadeByPools):
         if block.watch is None:
             block.home.append(block)
         else:
-            _tell_watch(block)
+            tell_watch(block)
 
     def __del__(self) -> None:
         block = self._block
@@ -112,7 +71,7 @@ class Memory(metaclass=_MadeByPools):
             if block.watch is None:
                 block.home.append(block)
             else:
-                _tell_watch(block, is_dropped=True)
+                tell_watch(block, is_dropped=True)
 
     def _place(self) -> tuple[HotArena | None, int, int] | None:
         """Return arena, offset and capacity; ``None`` when it has no block."""

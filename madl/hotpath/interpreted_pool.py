@@ -11,8 +11,9 @@ from typing import Any
 
 from madl.hotpath.interpreted_account import Account, Accounted, charges
 from madl.hotpath.interpreted_bins import LargeBin, LastFrees
+from madl.hotpath.interpreted_block import NOWHERE, Block
 from madl.hotpath.interpreted_duties import PoolDuties
-from madl.hotpath.interpreted_memory import NOWHERE, Block, Memory, make_memory
+from madl.hotpath.interpreted_memory import Memory, make_memory
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,

@@ -156,7 +156,7 @@ def test_a_failure_gives_back_what_was_claimed(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
-        def allocated(self, nbytes: int, tag: str | None) -> int:
+        def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
             raise KeyError
 
         def freed(self, allocation_id: int) -> None:
