@@ -57,7 +57,9 @@ class Lost:
 def receive(name: str, sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
     """Take over a handle, when what was sent is unpickled."""
     try:
-        return Descriptor(name, sent.detach())
+        taken = Descriptor(name, sent.detach())
+        # By the name too: mapping one that is not there any more would make another.
+        return Descriptor(taken.name, _open(taken.name))
     except OSError:
         return Lost(f"process {sender} has given it to another process, or has ended")
 
