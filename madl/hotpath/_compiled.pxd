@@ -24,8 +24,6 @@ cdef class Memory:
     cdef Block* block
     cdef word size
 
-    cdef object array_at_once(self, dtype, shape)
-
 @cython.final
 @cython.no_gc
 cdef class Root:

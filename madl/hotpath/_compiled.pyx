@@ -360,26 +360,8 @@ cdef class Memory:
 
     def as_array(self, dtype="uint8", shape=None):
         """Return a NumPy array over the memory, without a copy."""
-        array = self.array_at_once(dtype, shape)
+        array = array_at_once(self, dtype, shape)
         return cold["as_array"](self, dtype, shape) if array is None else array
-
-    cdef object array_at_once(self, dtype, shape):
-        """Return an array of a known data type; ``None`` leaves it to the longer way."""
-        if self.root is NULL or type(<object>self.root) is not Root:
-            return None
-        try:
-            element = known_dtypes[dtype]
-            if shape is None:
-                shape, rest = divmod(self.size, <word>element.itemsize)
-                if rest:
-                    return None
-            elif type(shape) is not tuple or len(shape) == 1:
-                length = shape[0] if type(shape) is tuple else shape
-                if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
-                    return None
-            return cold["ndarray"](shape, element, <object>self.root)
-        except (KeyError, OverflowError, TypeError, ValueError):
-            return None
 
     def memoryview(self):
         """Return a writable view of the bytes; it keeps the block live."""
@@ -434,6 +416,25 @@ cdef class Memory:
 
     def __repr__(self):
         return cold["repr"](self)
+
+
+cdef object array_at_once(Memory memory, dtype, shape):
+    """Return an array of a known data type; ``None`` leaves it to the longer way."""
+    if memory.root is NULL or type(<object>memory.root) is not Root:
+        return None
+    try:
+        element = known_dtypes[dtype]
+        if shape is None:
+            shape, rest = divmod(memory.size, <word>element.itemsize)
+            if rest:
+                return None
+        elif type(shape) is not tuple or len(shape) == 1:
+            length = shape[0] if type(shape) is tuple else shape
+            if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
+                return None
+        return cold["ndarray"](shape, element, <object>memory.root)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        return None
 
 
 @cython.final
