@@ -26,9 +26,11 @@ static void leave_device(DevicePool *pool, int *mode) {
     pool->setup.calls.leave(&context);
 }
 
-static int commit_piece(DevicePool *pool, Address at, uint64_t nbytes, Address *handle) {
+static int commit_segment(DevicePool *pool, Address at, uint64_t nbytes,
+                          Address *handle) {
     const DriverCalls *calls = &pool->setup.calls;
-    if (failed(pool, calls->create(handle, nbytes, pool->setup.properties, 0))) return 0;
+    if (failed(pool, calls->create(handle, nbytes, pool->setup.properties, 0)))
+        return 0;
     if (!failed(pool, calls->map(at, nbytes, 0, *handle, 0))) {
         if (!failed(pool, calls->allow(at, nbytes, pool->setup.access, 1))) return 1;
         calls->unmap(at, nbytes);
@@ -37,14 +39,14 @@ static int commit_piece(DevicePool *pool, Address at, uint64_t nbytes, Address *
     return 0;
 }
 
-static int has_room_for_piece(DevicePool *pool) {
-    size_t room = pool->piece_room ? 2 * pool->piece_room : 64;
-    Piece *pieces;
-    if (pool->piece_count < pool->piece_room) return 1;
-    pieces = realloc(pool->pieces, room * sizeof *pieces);
-    if (!pieces) return 0;
-    pool->pieces = pieces;
-    pool->piece_room = room;
+static int has_room_for_segment(DevicePool *pool) {
+    size_t room = pool->segment_room ? 2 * pool->segment_room : 64;
+    Segment *segments;
+    if (pool->segment_count < pool->segment_room) return 1;
+    segments = realloc(pool->segments, room * sizeof *segments);
+    if (!segments) return 0;
+    pool->segments = segments;
+    pool->segment_room = room;
     return 1;
 }
 
@@ -56,7 +58,7 @@ static int grow_pool(DevicePool *pool, Lane *lane, uint64_t nbytes) {
     uint64_t committed = pool->stats.committed_nbytes;
     Address handle;
     int mode, is_committed;
-    if (wanted > pool->setup.limit_nbytes - committed || !has_room_for_piece(pool)
+    if (wanted > pool->setup.limit_nbytes - committed || !has_room_for_segment(pool)
         || !(block = new_block(pool, last, NULL, lane)))
         return 0;
     block->is_parked = 1; /* nothing is joined with it before it is committed */
@@ -64,13 +66,13 @@ static int grow_pool(DevicePool *pool, Lane *lane, uint64_t nbytes) {
         drop_block(pool, block);
         return 0;
     }
-    is_committed = commit_piece(pool, pool->setup.base + committed, wanted, &handle);
+    is_committed = commit_segment(pool, pool->setup.base + committed, wanted, &handle);
     leave_device(pool, &mode);
     if (!is_committed) {
         drop_block(pool, block);
         return 0;
     }
-    pool->pieces[pool->piece_count++] = (Piece){handle, wanted};
+    pool->segments[pool->segment_count++] = (Segment){handle, wanted};
     pool->stats.committed_nbytes += wanted;
     if (pool->stats.committed_nbytes > pool->stats.committed_high_water)
         pool->stats.committed_high_water = pool->stats.committed_nbytes;
@@ -149,7 +151,29 @@ static Block *place_block(DevicePool *pool, Lane *lane, uint64_t nbytes) {
     return grow_pool(pool, lane, nbytes) ? take_block(pool, lane, nbytes) : NULL;
 }
 
-/* Give back the pieces at the end that lie wholly in a free block. Waits. */
+/* Give back the last segment if it lies wholly in the last block, which is free. */
+static int release_last_segment(DevicePool *pool) {
+    const DriverCalls *calls = &pool->setup.calls;
+    Segment segment = pool->segments[pool->segment_count - 1];
+    uint64_t end = pool->stats.committed_nbytes - segment.nbytes;
+    Block *last = pool->last;
+    if (last->nbytes < segment.nbytes
+        || failed(pool, calls->unmap(pool->setup.base + end, segment.nbytes)))
+        return 0;
+    failed(pool, calls->release(segment.handle));
+    pool->segment_count--;
+    pool->stats.committed_nbytes = end;
+    remove_block(&last->lane->free, last);
+    if (last->nbytes > segment.nbytes) {
+        last->nbytes -= segment.nbytes;
+        insert_block(&last->lane->free, last);
+    } else {
+        drop_block(pool, last);
+    }
+    return 1;
+}
+
+/* Give back the segments at the end that lie wholly in a free block. Waits. */
 static uint64_t trim_pool(DevicePool *pool) {
     const DriverCalls *calls = &pool->setup.calls;
     uint64_t before = pool->stats.committed_nbytes;
@@ -157,23 +181,7 @@ static uint64_t trim_pool(DevicePool *pool) {
     settle_parked(pool);
     if (!enter_device(pool, &mode)) return 0;
     if (!failed(pool, calls->synchronize()))
-        while (is_free(pool->last)
-               && pool->last->nbytes >= pool->pieces[pool->piece_count - 1].nbytes) {
-            Piece piece = pool->pieces[pool->piece_count - 1];
-            uint64_t end = pool->stats.committed_nbytes - piece.nbytes;
-            Block *last = pool->last;
-            if (failed(pool, calls->unmap(pool->setup.base + end, piece.nbytes))) break;
-            failed(pool, calls->release(piece.handle));
-            pool->piece_count--;
-            pool->stats.committed_nbytes = end;
-            remove_block(&last->lane->free, last);
-            if (last->nbytes > piece.nbytes) {
-                last->nbytes -= piece.nbytes;
-                insert_block(&last->lane->free, last);
-            } else {
-                drop_block(pool, last);
-            }
-        }
+        while (is_free(pool->last) && release_last_segment(pool)) {}
     leave_device(pool, &mode);
     return before - pool->stats.committed_nbytes;
 }

@@ -26,7 +26,8 @@ typedef unsigned long long Address;
 
 /* Of the driver, in the order in which Python passes them. */
 typedef struct {
-    int (*create)(Address *handle, size_t nbytes, const void *properties, Address flags);
+    int (*create)(Address *handle, size_t nbytes, const void *properties,
+                  Address flags);
     int (*map)(Address at, size_t nbytes, size_t offset, Address handle, Address flags);
     int (*allow)(Address at, size_t nbytes, const void *access, size_t count);
     int (*unmap)(Address at, size_t nbytes);
@@ -51,11 +52,11 @@ typedef struct Use {
     struct Use *next;
 } Use;
 
-/* What one commit has taken, in address order: they end where what is committed does. */
+/* What one commit has taken. They lie one after the other, from the start. */
 typedef struct {
     Address handle;
     uint64_t nbytes;
-} Piece;
+} Segment;
 
 typedef struct {
     uint64_t live_nbytes, live_high_water, committed_nbytes, committed_high_water;
@@ -79,8 +80,8 @@ typedef struct {
     Block *live; /* an index */
     Block *last;
     Block *parked; /* free, and to be ordered behind its uses */
-    Piece *pieces;
-    size_t piece_count, piece_room;
+    Segment *segments;
+    size_t segment_count, segment_room;
     DevicePoolStats stats;
 } DevicePool;
 

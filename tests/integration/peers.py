@@ -32,7 +32,7 @@ def endings(program: str, **environment: str) -> set[tuple[int, str, str]]:
 def run(program: str, **environment: str) -> tuple[int, str, str]:
     """Return exit code, output and errors of a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-P", "-c", program],  # no checkout hides what is installed
         env=os.environ | environment,
         capture_output=True,
         text=True,

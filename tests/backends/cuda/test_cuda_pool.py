@@ -19,6 +19,7 @@ from madl.integrations.torch import use_pool
 from tests.backends.cuda.content import MIB, PAGE
 from tests.backends.cuda.emulator import OUT_OF_MEMORY, Emulator
 from tests.backends.cuda.test_streams import make_stream
+from tests.integration.peers import endings
 
 pytest.importorskip("madl.hotpath._device", reason="madl is not compiled")
 
@@ -403,6 +404,27 @@ def test_a_forked_child_gets_nothing_and_waits_for_nobody(c: Functions) -> None:
 
     assert os.waitpid(child, 0)[1] == 0
     c.free(address)
+
+
+FREED_AT_EXIT = """
+import ctypes, sys
+from madl.integrations.cuda_pool import FREE, MALLOC, CudaPool
+library = ctypes.CDLL(CudaPool("cuda:0", limit="64 MiB").library)
+malloc = library[MALLOC]
+malloc.restype = ctypes.c_void_p
+malloc.argtypes = ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
+kept = malloc(1000, 0, None)
+last = ctypes.c_void_p(malloc(1000, 0, None))
+ctypes.CDLL({threads!r}).give_at_exit(library[FREE], last)
+"""
+
+
+def test_a_program_ends_in_silence_that_frees_when_python_is_gone(
+    threads: Path,
+) -> None:
+    program = FREED_AT_EXIT.format(threads=str(threads))
+
+    assert endings(program) == {(0, "", "")}
 
 
 def test_a_device_has_one_pool(pool: CudaPool) -> None:

@@ -1,6 +1,7 @@
 /* Threads that allocate from C while their starter keeps the interpreter's lock. */
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 typedef void *(*Malloc)(ptrdiff_t nbytes, int device, void *stream);
 typedef void (*Free)(void *pointer, ptrdiff_t nbytes, int device, void *stream);
@@ -40,4 +41,17 @@ int run_threads(Malloc take, Free give, void **streams, int threads, int count)
         served += works[i].served;
     }
     return served;
+}
+
+static Free give_last;
+static void *last;
+
+static void give(void) { give_last(last, 0, 0, NULL); }
+
+/* Free something as PyTorch does it: when the interpreter is gone. */
+void give_at_exit(Free free_function, void *pointer)
+{
+    give_last = free_function;
+    last = pointer;
+    atexit(give);
 }
