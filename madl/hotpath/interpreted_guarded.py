@@ -92,7 +92,8 @@ def _free(self: Memory) -> None:
 
 def _finalize(self: Memory) -> None:
     block = self._block
-    if block is not None and self._root is None:
+    is_gone = _take_back is None  # as all globals at the interpreter's exit
+    if block is not None and self._root is None and not is_gone:
         _take_back(self, block, is_dropped=True)
 
 
