@@ -154,7 +154,7 @@ def failure(done: subprocess.CompletedProcess[str]) -> str:
     ("content", "reason"),
     [
         (
-            gzip.compress(HEAD + b"a,0,8\n" * 50)[:-20],
+            gzip.compress(HEAD + b"a,0,8\n" * 50, mtime=0)[:-20],
             ": the gzip data ends too early. Try: copy the whole file again",
         ),
         (HEAD + b"a,0,8\nf,7\n", ":3: id 7 is freed, but only 1 are allocated"),
