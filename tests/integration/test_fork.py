@@ -12,7 +12,7 @@ import pytest
 
 import madl
 from madl import Memory, Pool
-from tests.integration.programs import run_as_file
+from tests.programs import run_as_file
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)

@@ -1,21 +1,15 @@
 """The code and the commands of the pages on recordings and metrics run as printed."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from madl import cli
+from tests.pages import blocks, needs_pages, run_here
 
-DOCS = Path(__file__).parents[2] / "docs"
-pytestmark = pytest.mark.skipif(
-    not DOCS.exists(), reason="tests run without the documentation"
-)
-
-
-def blocks(page: str, language: str) -> list[str]:
-    text = (DOCS / page).read_text("utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+RECORDINGS = "docs/how-to/record-and-replay.md"
+METRICS = "docs/how-to/metrics.md"
+pytestmark = needs_pages
 
 
 def test_the_page_on_recordings(
@@ -24,21 +18,17 @@ def test_the_page_on_recordings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = blocks("how-to/record-and-replay.md", "python")
-    commands = "".join(blocks("how-to/record-and-replay.md", "console")).splitlines()
-    names: dict[str, object] = {}
+    commands = "".join(blocks(RECORDINGS, "console")).splitlines()
 
-    for block in code:
-        exec(block, names)
+    run_here(blocks(RECORDINGS))
     printed = capsys.readouterr().out
     statuses = [_status(command) for command in commands]
 
-    assert (len(code), len(commands)) == (4, 7)
     assert printed == (
         "1 a journal, of a recording that has not ended: "
         "1 events were written until then\n"
     )
-    assert statuses == 7 * [0]
+    assert statuses == len(commands) * [0]
     assert {path.name for path in tmp_path.iterdir()} == {
         "run.trace.gz",
         "lines.trace.gz",
@@ -50,7 +40,6 @@ def test_the_page_on_recordings(
         "run.pickle",
         "run.json",
     }
-    names.clear()
 
 
 def _status(command: str) -> int:
@@ -68,12 +57,9 @@ def test_the_page_on_metrics(
     package: str, which: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip(package)
-    code = blocks("how-to/metrics.md", "python")
-    names: dict[str, object] = {}
+    code = blocks(METRICS)
 
-    exec(code[0], names)
-    exec(code[which], names)
+    run_here([code[0], code[which]])
 
     assert len(code) == 3
     assert capsys.readouterr().out == "8388608 8388608\n"
-    names.clear()
