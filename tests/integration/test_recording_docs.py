@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from madl import cli
+from tests.command_line import status_of
 from tests.pages import blocks, needs_pages, run_here
 
 RECORDINGS = "docs/how-to/record-and-replay.md"
@@ -22,7 +22,7 @@ def test_the_page_on_recordings(
 
     run_here(blocks(RECORDINGS))
     printed = capsys.readouterr().out
-    statuses = [_status(command) for command in commands]
+    statuses = [status_of(*command.split()[1:]) for command in commands]
 
     assert printed == (
         "1 a journal, of a recording that has not ended: "
@@ -40,14 +40,6 @@ def test_the_page_on_recordings(
         "run.pickle",
         "run.json",
     }
-
-
-def _status(command: str) -> int:
-    program, *arguments = command.split()
-    assert program == "madl"
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.parametrize(
