@@ -1,10 +1,11 @@
 """The pages of the documentation and the examples: tests run them as printed.
 
-A block of ``python`` is run here, one of ``py`` needs what no test has.
+Blocks of ``python`` and ``console`` are run; one of ``py`` needs what no test has.
 """
 
 import gc
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def blocks(page: str, language: str = "python") -> list[str]:
 def code_of(page: str) -> str:
     """Return all Python of a page, as one module."""
     return "\n\n".join(blocks(page))
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the arguments of each ``madl`` in the blocks of ``console``."""
+    lines = "".join(blocks(page, "console")).splitlines()
+    split = [shlex.split(line) for line in lines]
+    assert {program for program, *_ in split} == {"madl"}
+    return [arguments for _, *arguments in split]
 
 
 def run_here(code: Iterable[str]) -> None:

@@ -8,7 +8,11 @@ from tests.pages import ROOT, needs_pages
 pytestmark = needs_pages
 
 INDEX = ROOT / "docs" / "README.md"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+]
 TESTS = [
     text
     for path in (ROOT / "tests").rglob("test_*.py")
