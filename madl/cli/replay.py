@@ -44,7 +44,7 @@ class ByteCount(click.ParamType[int]):
 
 @click.command()
 @click.argument("trace", required=False)
-@click.option("--example", help=f"A trace that ships: {', '.join(example_names())}.")
+@click.option("--example", help=f"Ships with madl: {', '.join(example_names())}.")
 @click.option(
     "--device",
     default="sim",
