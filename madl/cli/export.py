@@ -14,7 +14,7 @@ from madl.diagnostics.trace import Trace
 @click.argument("source")
 @click.argument("target")
 def export(source: str, target: str) -> None:
-    """Write the trace or snapshot SOURCE to TARGET, in the format that its name asks.
+    """Write the trace or snapshot SOURCE as a file for other viewers.
 
     TARGET.pickle is for PyTorch's viewer, https://pytorch.org/memory_viz. TARGET.json
     is a trace for Perfetto, https://ui.perfetto.dev, or chrome://tracing.

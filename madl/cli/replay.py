@@ -44,7 +44,7 @@ class ByteCount(click.ParamType[int]):
 
 @click.command()
 @click.argument("trace", required=False)
-@click.option("--example", help=f"A trace that ships: {', '.join(example_names())}.")
+@click.option("--example", help=f"Ships with madl: {', '.join(example_names())}.")
 @click.option(
     "--device",
     default="sim",
@@ -92,7 +92,7 @@ def replay(
     is_verified: bool,
     as_json: bool,
 ) -> None:
-    """Replay a TRACE through a pool and report what it took from the device.
+    """Replay a TRACE through a pool; report what the pool took for it.
 
     TRACE is a file in madl-trace v1, the journal of a recording that has not ended, a
     log of RMM or Umpire, or a CSV with id,lower,upper,size.

@@ -33,7 +33,7 @@ _ASCII = " ..::++##"
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def report(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
-    """Say what FILE shows of memory: peaks, holders, sizes, fragmentation.
+    """Print what FILE shows of memory: peaks, holders, fragmentation.
 
     FILE is a trace of any kind, which is replayed on sim, or what
     torch.cuda.memory._dump_snapshot writes.

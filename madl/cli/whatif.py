@@ -25,7 +25,7 @@ from madl.sizes import format_nbytes
 @click.option("--device", type=int, help="Which GPU of a snapshot.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def whatif(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
-    """Say what would have helped a PyTorch program that ran out of memory.
+    """Say which setting of PyTorch would have avoided running out.
 
     FILE is what torch.cuda.memory._dump_snapshot writes, or a trace. It is replayed
     through models of PyTorch's allocator with several settings, and through madl's

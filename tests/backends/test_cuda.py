@@ -16,6 +16,7 @@ import pytest
 
 from madl.testing.case import required_kinds
 from tests.backends.cuda.emulator import build
+from tests.programs import output_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "cuda"
@@ -77,12 +78,7 @@ except madl.BackendNotFoundError as error:
 
 def reason(before: str = "") -> str:
     """Return why there is no CUDA device, in a new process."""
-    code = ABSENT.format(before=before)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.strip()
+    return output_of("-c", ABSENT.format(before=before)).strip()
 
 
 def test_without_the_bindings_it_says_what_to_install() -> None:

@@ -1,17 +1,11 @@
 """Other libraries that tests work with: skipped where absent, unless required."""
 
 import importlib
-import os
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
 
 from madl.testing.case import required_kinds
-
-EXITS = int(os.environ.get("MADL_EXITS", "3"))
-"""How often a program has to end in silence."""
 
 
 def peer_or_skip(name: str) -> ModuleType:
@@ -22,20 +16,3 @@ def peer_or_skip(name: str) -> ModuleType:
         if "ecosystem" in required_kinds():
             raise
         pytest.skip(f"{name} is not installed: {error}", allow_module_level=True)
-
-
-def endings(program: str, **environment: str) -> set[tuple[int, str, str]]:
-    """Return how a program ends, run again and again: its exit code and output."""
-    return {run(program, **environment) for _ in range(EXITS)}
-
-
-def run(program: str, **environment: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a new process."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],  # no checkout hides what is installed
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr

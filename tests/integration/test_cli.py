@@ -12,26 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import ENVIRONMENT, madl
+
 HEAD = b"# madl-trace v1\n"
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name
-    not in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONUTF8", "TTY_COMPATIBLE"}
-}
-ENVIRONMENT["PYTHONIOENCODING"] = "utf-8"
-
-
-def madl(
-    *arguments: str | Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "madl", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env={**ENVIRONMENT, **environment},
-    )
 
 
 @pytest.fixture

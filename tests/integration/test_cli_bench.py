@@ -4,19 +4,15 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.command_line import madl
+
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
 SPREADS = ("pool_ns", "device_us", "device_over_pool", "loop_ns")
-CHANGED = {"COLUMNS", "FORCE_COLOR", "MADL_POOL", "NO_COLOR", "TTY_COMPATIBLE"}
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if name not in CHANGED},
-    "PYTHONIOENCODING": "utf-8",
-}
 COUNTING = """
 import atexit, collections, json, os
 from madl.backends import hookimpl
@@ -68,18 +64,6 @@ def save():
 """
 
 
-def bench(
-    *arguments: str, **environment: str | Path
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "madl", "bench", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env={**ENVIRONMENT, **{name: str(v) for name, v in environment.items()}},
-    )
-
-
 class Plugin:
     """A device that counts what it is asked for."""
 
@@ -91,14 +75,15 @@ class Plugin:
         self, *arguments: str, granularity: int = 4096, **options: object
     ) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(filter(None, [str(self.folder), *python_path()]))
-        return bench(
+        return madl(
+            "bench",
             "--device",
             "counting:0",
             *arguments,
             PYTHONPATH=path,
             MADL_PLUGINS="madl_counting",
             MADL_POOL="off",
-            COUNTING_FILE=self.folder / "counts.json",
+            COUNTING_FILE=str(self.folder / "counts.json"),
             COUNTING_GRANULARITY=str(granularity),
             COUNTING_OPTIONS=json.dumps(options),
         )
@@ -122,7 +107,7 @@ def plugin(tmp_path: Path) -> Plugin:
 
 @pytest.fixture(scope="module", params=["sim", "cpu"])
 def figures(request: pytest.FixtureRequest) -> dict[str, Any]:
-    done = bench("--device", request.param, "--json")
+    done = madl("bench", "--device", request.param, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["device"] == request.param
@@ -166,7 +151,7 @@ def test_the_ratio_is_of_the_device_to_the_pool(figures: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("device", ["sim", "cpu"])
 def test_the_table_has_every_size_in_eighty_columns(device: str) -> None:
-    done = bench("--device", device)
+    done = madl("bench", "--device", device)
 
     lines = done.stdout.splitlines()
     rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
@@ -190,7 +175,7 @@ def test_the_table_has_every_size_in_eighty_columns(device: str) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
 def test_an_unknown_device_is_one_clear_line(options: tuple[str, ...]) -> None:
-    done = bench("--device", "nvme:0", *options)
+    done = madl("bench", "--device", "nvme:0", *options)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
@@ -200,14 +185,14 @@ def test_an_unknown_device_is_one_clear_line(options: tuple[str, ...]) -> None:
 
 
 def test_an_unknown_option_is_said_with_the_usage() -> None:
-    done = bench("--what")
+    done = madl("bench", "--what")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: madl bench ")
 
 
 def test_the_help_fits_eighty_columns() -> None:
-    done = bench("-h")
+    done = madl("bench", "-h")
 
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import madl
-from madl import Pool, cli
+from madl import Pool
 from madl.diagnostics import open_trace, save_snapshot
+from tests.command_line import status_of
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +38,10 @@ def snapshot(tmp_path: Path) -> str:
     return str(tmp_path / "s.json")
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*arguments])
-    return int(caught.value.code or 0)
-
-
 def test_diff_shows_what_grew(
     traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run("diff", *traces)
+    status = status_of("diff", *traces)
 
     lines = capsys.readouterr().out.splitlines()
     assert status == 0
@@ -62,7 +57,7 @@ def test_diff_shows_what_grew(
 def test_diff_as_json_is_one_object(
     traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run("diff", *traces, "--json")
+    status = status_of("diff", *traces, "--json")
 
     found = json.loads(capsys.readouterr().out)
     assert status == 0
@@ -80,14 +75,14 @@ def test_diff_as_json_is_one_object(
 
 
 def test_diff_of_snapshots(snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("diff", snapshot, snapshot) == 0
+    assert status_of("diff", snapshot, snapshot) == 0
     assert "nothing changed" in capsys.readouterr().out
 
 
 def test_diff_of_two_kinds_is_misuse(
     traces: tuple[str, str], snapshot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("diff", traces[0], snapshot) == 2
+    assert status_of("diff", traces[0], snapshot) == 2
     assert "a trace and a snapshot cannot be compared" in capsys.readouterr().err
 
 
@@ -97,7 +92,7 @@ def test_diff_of_a_broken_file_exits_with_1(
     broken = tmp_path / "broken.json"
     broken.write_text('{"format":"madl-snapshot","version":1}')
 
-    assert run("diff", traces[0], str(broken)) == 1
+    assert status_of("diff", traces[0], str(broken)) == 1
     assert capsys.readouterr().err == (
         f'madl: {broken}: "device" must be a printable text, got None\n'
     )
@@ -107,7 +102,7 @@ def test_diff_of_a_broken_file_exits_with_1(
 def test_export_writes_what_the_suffix_says(
     target: str, traces: tuple[str, str], tmp_path: Path
 ) -> None:
-    assert run("export", traces[0], str(tmp_path / target)) == 0
+    assert status_of("export", traces[0], str(tmp_path / target)) == 0
 
     start = (tmp_path / target).read_bytes()[:2]
     assert start == {"out.pickle": b"\x80\x04", "out.json": b'{"'}[target]
@@ -127,15 +122,15 @@ def test_export_to_what_cannot_be_is_misuse(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("export", traces[0], str(tmp_path / target)) == 2
+    assert status_of("export", traces[0], str(tmp_path / target)) == 2
     assert reason in capsys.readouterr().err
 
 
 def test_a_snapshot_is_exported_for_pytorch_only(
     snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("export", snapshot, str(tmp_path / "s.pickle")) == 0
-    assert run("export", snapshot, str(tmp_path / "t.json")) == 2
+    assert status_of("export", snapshot, str(tmp_path / "s.pickle")) == 0
+    assert status_of("export", snapshot, str(tmp_path / "t.json")) == 2
     assert "a snapshot can be written as .pickle only" in capsys.readouterr().err
 
 
@@ -147,8 +142,8 @@ def test_replay_says_that_a_journal_has_not_ended(
         pool.allocate(8).free()
         journal = str(shutil.copy(tmp_path / "run.trace.gz.journal", tmp_path / "left"))
 
-    shown = run("replay", journal)
-    as_json = run("replay", journal, "--json")
+    shown = status_of("replay", journal)
+    as_json = status_of("replay", journal, "--json")
 
     out, err = capsys.readouterr()
     (note,) = open_trace(journal).notes

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +11,10 @@ import pytest
 from madl import Pool
 from madl.diagnostics import example_path, open_trace
 from madl.diagnostics.replay import replay
+from tests.command_line import madl
 from tests.torch_dumps import MIB, fragmented
 
 EXAMPLE = example_path("resnet50-train")
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"}
-}
-ENVIRONMENT["PYTHONIOENCODING"] = "utf-8"
-
-
-def madl(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "madl", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env={**ENVIRONMENT, **environment},
-    )
 
 
 @pytest.fixture

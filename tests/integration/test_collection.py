@@ -4,8 +4,6 @@ import contextlib
 import gc
 import random
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from madl import Memory, Pool
 from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
 from madl.hotpath import IS_COMPILED
+from tests.programs import output_of
 
 KIB = 1024
 
@@ -317,11 +316,7 @@ assert pool.stats().committed_nbytes == 0
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")
 def test_signal_handlers_may_allocate_and_free() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STORM], capture_output=True, text=True, check=False
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
+    assert output_of("-c", STORM) == ""
 
 
 def test_a_collector_in_another_thread_frees_what_this_one_dropped() -> None:

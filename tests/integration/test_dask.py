@@ -8,7 +8,7 @@ import pytest
 
 import madl
 from madl import Pool
-from tests.integration.programs import run_as_file
+from tests.programs import run_as_file
 
 if importlib.util.find_spec("distributed") is None:
     pytest.skip("needs Dask: pip install 'madl[dask]'", allow_module_level=True)

@@ -1,7 +1,6 @@
 """Without Dask there is one error, which names what to install."""
 
-import subprocess
-import sys
+from tests.programs import run
 
 WITHOUT = """
 import sys
@@ -11,11 +10,9 @@ import madl.integrations.dask
 
 
 def test_without_dask_the_import_says_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
-    )
+    _, _, errors = run(WITHOUT)
 
-    last = done.stderr.splitlines()[-1]
+    last = errors.splitlines()[-1]
     assert last.startswith(
         "ImportError: madl.integrations.dask needs Dask's distributed ("
     )

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ import pytest
 
 import madl
 from madl import Memory, Pool
-from tests.integration.programs import run_as_file
+from tests.programs import output_of, run_as_file
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
@@ -185,15 +183,7 @@ if child:
 
 
 def test_what_runs_before_a_fork_may_allocate() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BEFORE_FORK],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert output_of("-c", BEFORE_FORK) == ""
 
 
 def test_a_pool_that_is_dropped_while_a_fork_holds_its_lock_ends_in_silence() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from madl import Pool
-from tests.integration.peers import endings, peer_or_skip
+from tests.integration.peers import peer_or_skip
+from tests.programs import endings
 
 jax = peer_or_skip("jax")
 

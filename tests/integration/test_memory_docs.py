@@ -1,27 +1,16 @@
 """The code of the how-tos about looking at memory runs as it is printed."""
 
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import status_of
+from tests.pages import blocks, commands, needs_pages, run_here
 from tests.torch_dumps import fragmented
 
-DOCS = Path(__file__).parents[2] / "docs" / "how-to"
-
-pytestmark = pytest.mark.skipif(
-    not DOCS.exists(), reason="tests run without the documentation"
-)
-
-
-def run_blocks(page: str) -> int:
-    """Run the Python of a page, all in one namespace; return how many blocks it has."""
-    text = (DOCS / page).read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(block, names)
-    return len(blocks)
+SEE = "docs/how-to/see-memory.md"
+READ = "docs/how-to/read-a-pytorch-snapshot.md"
+pytestmark = needs_pages
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_see_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_blocks("see-memory.md") == 3
+    run_here(blocks(SEE))
 
     live, figures, ratio, *_ = capsys.readouterr().out.splitlines()
     assert live == str((8 + 6 * 2) << 20)
@@ -38,11 +27,27 @@ def test_see_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 <= float(ratio) <= 1
 
 
+def test_the_commands_to_see_memory() -> None:
+    pytest.importorskip("plotly")
+    run_here(blocks(SEE))
+
+    statuses = [status_of(*command) for command in commands(SEE)]
+
+    assert statuses == [0, 0]
+    assert "<html" in Path("run.html").read_text("utf-8")
+
+
 def test_read_a_pytorch_snapshot(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.pickle").write_bytes(fragmented().pickled())
 
-    assert run_blocks("read-a-pytorch-snapshot.md") == 1
+    run_here(blocks(READ))
 
     _, export, holder = capsys.readouterr().out.splitlines()
     assert export == "expandable_segments:True"
     assert holder == f"{14 << 20} model.py:20 (step)"
+
+
+def test_the_command_to_read_a_pytorch_snapshot() -> None:
+    Path("run.pickle").write_bytes(fragmented().pickled())
+
+    assert [status_of(*command) for command in commands(READ)] == [0]

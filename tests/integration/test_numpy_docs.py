@@ -1,43 +1,27 @@
 """The code of the how-to runs as it is printed, and so does the example."""
 
-import gc
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from madl.hotpath import IS_COMPILED
+from tests.pages import EXAMPLES, blocks, needs_examples, needs_pages, run_here
+from tests.programs import output_of
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "how-to" / "numpy.md"
-EXAMPLE = ROOT / "examples" / "numpy" / "batches.py"
 OF_ANY_BUILD = 2
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="tests run without the documentation")
+@needs_pages
 def test_the_code_of_the_page_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    names: dict[str, object] = {}
+    code = blocks("docs/how-to/numpy.md")
 
-    for block in blocks if IS_COMPILED else blocks[:OF_ANY_BUILD]:
-        exec(block, names)
+    run_here(code if IS_COMPILED else code[:OF_ANY_BUILD])
 
-    assert len(blocks) == 4
-    names.clear()
-    gc.collect()
+    assert len(code) == OF_ANY_BUILD + 2
 
 
-@pytest.mark.skipif(not EXAMPLE.exists(), reason="tests run without the examples")
+@needs_examples
 @pytest.mark.skipif(not IS_COMPILED, reason="it needs a compiled madl")
 def test_the_example_takes_from_the_system_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", EXAMPLE], capture_output=True, text=True, check=False
-    )
-
-    assert done.stderr == ""
-    assert done.stdout == (
+    assert output_of(EXAMPLES / "numpy" / "batches.py") == (
         "20 arrays came from the pool\n"
         "the system was asked for memory in the first batch: True\n"
         "and in the 4 others: False\n"

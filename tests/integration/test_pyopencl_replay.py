@@ -15,12 +15,11 @@ from madl.diagnostics import Trace, example_names, example_path, open_trace
 from madl.diagnostics.replay import replay
 from madl.diagnostics.verify import verify
 from tests.backends.opencl.device import pyopencl_or_skip
+from tests.traces import MANIFEST, needs_recorded, path_of
 
 pyopencl_or_skip()
 pytestmark = pytest.mark.opencl
 
-FOLDER = Path(__file__).parents[3] / "shared" / "traces"
-MANIFEST = FOLDER / "manifest.json"
 GEOMEAN = 1.12
 MOST_WRITTEN_NBYTES = 256 << 20
 
@@ -53,14 +52,12 @@ def test_an_example_takes_what_it_takes_of_a_simulation_without_commits(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not MANIFEST.exists(), reason=f"the recorded traces are not at {FOLDER}"
-)
+@needs_recorded
 def test_the_traces_take_little_more_than_they_need() -> None:
     ratios = []
-    for name, known in json.loads(MANIFEST.read_text())["traces"].items():
+    for name, known in MANIFEST.items():
         with Pool("opencl:0") as pool:
-            result = replay(open_trace(FOLDER / f"{name}.trace.gz"), pool)
+            result = replay(open_trace(path_of(name)), pool)
         assert result.peak_live_nbytes == known["peak_live_bytes"]
         ratios.append(result.committed_over_live)
 

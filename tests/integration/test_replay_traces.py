@@ -1,10 +1,8 @@
 """The recorded traces: what a pool commits for them, and where it puts them."""
 
-import json
 import math
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,42 +11,30 @@ from madl import Memory, Pool
 from madl.diagnostics import example_names, example_path, open_trace
 from madl.diagnostics.replay import Replay, replay
 from madl.snapshot import PoolSnapshot
+from tests.traces import MANIFEST, needs_recorded, path_of
 
-FOLDER = Path(__file__).parents[3] / "shared" / "traces"
-MANIFEST = FOLDER / "manifest.json"
 GEOMEAN, WORST = 1.035, 1.11
 
-needs_traces = pytest.mark.skipif(
-    not MANIFEST.exists(), reason=f"the recorded traces are not at {FOLDER}"
-)
-
-
-@cache
-def manifest() -> dict[str, dict[str, int]]:
-    traces: dict[str, dict[str, int]] = json.loads(MANIFEST.read_text())["traces"]
-    return traces
-
-
-NAMES = sorted(manifest()) if MANIFEST.exists() else ["(none)"]
+NAMES = sorted(MANIFEST) or ["(none)"]
 
 
 @cache
 def replayed(name: str) -> Replay:
-    return replay(open_trace(FOLDER / f"{name}.trace.gz"), Pool("sim"))
+    return replay(open_trace(path_of(name)), Pool("sim"))
 
 
-@needs_traces
+@needs_recorded
 def test_there_are_thirteen_traces() -> None:
     assert len(NAMES) == 13
 
 
-@needs_traces
+@needs_recorded
 @pytest.mark.parametrize("name", NAMES)
 def test_peak_live_is_that_of_the_manifest_to_the_byte(name: str) -> None:
-    assert replayed(name).peak_live_nbytes == manifest()[name]["peak_live_bytes"]
+    assert replayed(name).peak_live_nbytes == MANIFEST[name]["peak_live_bytes"]
 
 
-@needs_traces
+@needs_recorded
 @pytest.mark.parametrize("name", NAMES)
 def test_no_trace_commits_much_more_than_it_needs(name: str) -> None:
     result = replayed(name)
@@ -56,7 +42,7 @@ def test_no_trace_commits_much_more_than_it_needs(name: str) -> None:
     assert 1 <= result.committed_over_live <= WORST
 
 
-@needs_traces
+@needs_recorded
 def test_the_traces_commit_little_more_than_they_need() -> None:
     ratios = [replayed(name).committed_over_live for name in NAMES]
 

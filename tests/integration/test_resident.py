@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import example_path
+from tests.traces import path_of
 
 if sys.platform != "linux":
     pytest.skip("reads /proc", allow_module_level=True)
 
-DATALOADER = Path(__file__).parents[3] / "shared/traces/c_dataloader.trace.gz"
+DATALOADER = path_of("c_dataloader")
 SLACK_NBYTES = 8 << 20
 
 PROGRAM = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.programs import run_as_file
+from tests.programs import run_as_file
 
 if sys.platform != "linux":
     pytest.skip("looks into /proc", allow_module_level=True)

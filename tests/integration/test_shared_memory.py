@@ -15,7 +15,7 @@ from madl import (
     OutOfMemoryError,
     Pool,
 )
-from tests.integration.programs import run_as_file
+from tests.programs import run_as_file
 
 MIB = 1 << 20
 

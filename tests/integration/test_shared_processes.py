@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.integration.programs import run_as_file
+from tests.programs import run_as_file
 
 EXITS = int(os.environ.get("MADL_EXITS", "3"))
 METHODS = ["spawn"] if sys.platform == "win32" else ["fork", "spawn", "forkserver"]

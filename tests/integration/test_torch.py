@@ -11,7 +11,8 @@ import pytest
 from madl import MissingCapabilityError, Pool
 from madl.integrations.cuda_pool import FREE, MALLOC, RECORD_STREAM
 from madl.integrations.torch import allocator, tensor
-from tests.integration.peers import endings, peer_or_skip
+from tests.integration.peers import peer_or_skip
+from tests.programs import endings
 
 if TYPE_CHECKING:
     from torch import Tensor

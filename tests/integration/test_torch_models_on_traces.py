@@ -2,15 +2,14 @@
 
 import math
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from madl.diagnostics import open_trace
 from madl.diagnostics.torch_models import AllocatorSettings, model_of
 from madl.diagnostics.trace import Trace
+from tests.traces import needs_recorded, path_of
 
-FOLDER = Path(__file__).parents[3] / "shared" / "traces"
 # Peak reserved over peak live that independent simulators of the same documented rules
 # gave: by default, and with expandable segments.
 EXPECTED = {
@@ -30,15 +29,13 @@ EXPECTED = {
 }
 SETTINGS = (AllocatorSettings(), AllocatorSettings(expandable_segments=True))
 
-pytestmark = pytest.mark.skipif(
-    not FOLDER.exists(), reason=f"the recorded traces are not at {FOLDER}"
-)
+pytestmark = needs_recorded
 
 
 @cache
 def ratios(name: str) -> tuple[float, ...]:
     """Return peak reserved over peak live with each of ``SETTINGS``."""
-    trace = open_trace(FOLDER / f"{name}.trace.gz")
+    trace = open_trace(path_of(name))
     return tuple(reserved(trace, one) / trace.peak_live_nbytes for one in SETTINGS)
 
 

@@ -1,6 +1,5 @@
 """The backend of the how-to is what the page says: right, and a plugin."""
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +9,15 @@ import pytest
 
 import madl
 from madl.backends import registry
+from tests.pages import code_of, needs_pages
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-backend.md"
+pytestmark = needs_pages
 
 
 @pytest.fixture
 def code() -> str:
     """Return all Python of the page, as one module."""
-    return "\n\n".join(
-        re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
-    )
+    return code_of("docs/how-to/write-a-backend.md")
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import asyncio
 import math
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +14,7 @@ from madl import BackendCallError, BackendNotFoundError, Pool
 from madl.defaults import set_default_pool
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend, Fault
+from tests.programs import run
 
 
 @pytest.fixture
@@ -274,16 +272,10 @@ print(pool.stats().backend_calls, pool.stats().cached_nbytes)
 def test_madl_pool_off_passes_every_allocation_to_the_device(
     setting: str, expected: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT_AFTER_FREE],
-        env={**os.environ, "MADL_POOL": setting},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    status, printed, errors = run(COUNT_AFTER_FREE, MADL_POOL=setting)
 
     # Off: three times reserve and commit, and the release of the one that was freed.
-    assert done.stdout.strip() == expected
+    assert (status, printed.strip(), errors) == (0, expected, "")
 
 
 def test_a_pool_in_use_is_a_pool() -> None:

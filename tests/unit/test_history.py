@@ -6,19 +6,16 @@ from dataclasses import replace
 import pytest
 
 from madl import OutOfMemoryError, Pool
-from madl.diagnostics import example_path, open_trace, read_trace
+from madl.diagnostics import example_path, open_trace
 from madl.diagnostics.address_map import address_map, map_snapshot
 from madl.diagnostics.history import History
 from madl.diagnostics.replay import replay
 from madl.diagnostics.replay_history import history_of_trace
 from madl.diagnostics.trace import Trace
 from madl.stacks import Line
+from tests.traces import trace
 
 MIB = 1 << 20
-
-
-def trace(*records: str) -> Trace:
-    return read_trace("\n".join(["# madl-trace v1", *records, ""]).encode())
 
 
 SMALL = trace(

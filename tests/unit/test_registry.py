@@ -1,7 +1,6 @@
 """Which backend opens a device: madl's own kinds, and one plugin by its name."""
 
 import inspect
-import subprocess
 import sys
 from importlib import import_module
 
@@ -10,6 +9,7 @@ import pytest
 import madl
 from madl import BackendCallError, BackendNotFoundError
 from madl.backends import hookspecs, registry
+from tests.programs import output_of
 from tests.unit.plugin_folder import WORKING, PluginFolder
 
 BUILT_IN = "cpu, cuda, opencl, shared, sim"
@@ -38,12 +38,10 @@ def test_the_own_modules_have_the_hooks_and_no_others(module: str) -> None:
 def test_own_kinds_open_without_a_look_at_plugins(kind: str) -> None:
     code = f"import madl, sys; madl.Pool({kind!r}).allocate(8); print(*sys.modules)"
 
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    loaded = set(output_of("-c", code).split())
 
     heavy = {"pluggy", "importlib.metadata", "madl.backends.plugins"}
-    assert heavy & set(done.stdout.split()) == set()
+    assert heavy & loaded == set()
 
 
 @pytest.mark.parametrize("device", ["nvme:0", "nvme:1", "nvme"])

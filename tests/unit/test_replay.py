@@ -3,15 +3,10 @@
 import pytest
 
 from madl import MissingCapabilityError, OutOfMemoryError, Pool
-from madl.diagnostics import read_trace
 from madl.diagnostics.replay import TOUCH_BYTE, replay
-from madl.diagnostics.trace import Trace
+from tests.traces import trace
 
 MIB = 1 << 20
-
-
-def trace(*records: str) -> Trace:
-    return read_trace("\n".join(["# madl-trace v1", *records, ""]).encode())
 
 
 SMALL = trace(

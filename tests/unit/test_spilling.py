@@ -6,6 +6,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from madl import FreedMemoryError, Memory, OutOfMemoryError, Pool, Spillable
 from madl.backends.protocol import Capability
 from madl.spilling.copies import FileCopy
 from madl.testing import FakeBackend
+from tests.disk import no_file_larger_than
 
 KIB = 1 << 10
 LIMIT = 256 * KIB
@@ -145,20 +147,14 @@ def test_without_room_it_stays_spilled(pool: Pool) -> None:
 def test_a_file_that_cannot_be_written_leaves_the_content(
     pool: Pool, tmp_path: Path, kind: str
 ) -> None:
-    import resource
-
     directory = tmp_path / "missing" if kind == "missing" else tmp_path
     spillable = Spillable(filled(pool, 7), directory=directory)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if kind == "full":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
+
+    with no_file_larger_than(4096) if kind == "full" else nullcontext():
         with pytest.raises(OSError):  # noqa: PT011  # which one is the system's
             spillable.spill()
         with pytest.raises(OutOfMemoryError) as caught:
             pool.allocate(LIMIT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert isinstance(caught.value.__context__, OSError)
     assert not spillable.is_spilled

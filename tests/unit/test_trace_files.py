@@ -1,18 +1,15 @@
 """The reader against real traces, and what it needs for a large one."""
 
 import gzip
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from madl.diagnostics import example_names, example_path, open_trace
+from tests.traces import MANIFEST, SHARED, needs_recorded, path_of
 
-SHARED = Path(__file__).parents[3] / "shared"
-MANIFEST = SHARED / "traces" / "manifest.json"
 INPUTS = sorted((SHARED / "inputs").glob("*/*.csv"))
 
 # Not ru_maxrss: a process inherits that from the one that started it.
@@ -29,19 +26,12 @@ print(len(trace), (peak() - before) * 1024)
 """
 
 
-def manifest() -> dict[str, dict[str, Any]]:
-    if not MANIFEST.exists():
-        return {}
-    traces: dict[str, dict[str, Any]] = json.loads(MANIFEST.read_text())["traces"]
-    return traces
-
-
-@pytest.mark.skipif(not manifest(), reason="../shared/traces is not here")
-@pytest.mark.parametrize("name", manifest())
+@needs_recorded
+@pytest.mark.parametrize("name", MANIFEST)
 def test_a_recorded_trace_is_as_its_manifest_says(name: str) -> None:
-    expected = manifest()[name]
+    expected = MANIFEST[name]
 
-    trace = open_trace(MANIFEST.parent / expected["file"])
+    trace = open_trace(path_of(name))
 
     assert trace.name == name
     assert len(trace) == expected["events"]

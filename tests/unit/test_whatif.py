@@ -2,16 +2,11 @@
 
 import pytest
 
-from madl.diagnostics import read_trace
 from madl.diagnostics.torch_models import AllocatorSettings, settings_of_text
-from madl.diagnostics.trace import Trace
 from madl.diagnostics.whatif import MADL, Outcome, outcomes
 from madl.diagnostics.whatif_report import CAVEAT, WhatIf, what_if
 from tests.torch_dumps import MIB, Dump, fragmented
-
-
-def trace(*records: str) -> Trace:
-    return read_trace("\n".join(["# madl-trace v1", *records, ""]).encode())
+from tests.traces import trace
 
 
 def growing() -> Dump:

@@ -11,7 +11,7 @@ from madl import OutOfMemoryError, Pool
 from madl.integrations.cuda_core import memory_resource
 from tests.backends.cuda.content import MIB
 from tests.backends.cuda.emulator import Emulator
-from tests.integration.peers import endings
+from tests.programs import endings
 
 if TYPE_CHECKING:
     from cuda.core import Device

@@ -19,7 +19,7 @@ from madl.integrations.torch import use_pool
 from tests.backends.cuda.content import MIB, PAGE
 from tests.backends.cuda.emulator import OUT_OF_MEMORY, Emulator
 from tests.backends.cuda.test_streams import make_stream
-from tests.integration.peers import endings
+from tests.programs import endings
 
 pytest.importorskip("madl.hotpath._device", reason="madl is not compiled")
 

@@ -14,7 +14,7 @@ from madl.integrations.cupy import PoolAllocator, memory_of, record_stream
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
 from tests.backends.cuda.test_streams import make_stream
-from tests.integration.peers import endings
+from tests.programs import endings
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 

@@ -2,25 +2,26 @@
 
 import pytest
 
-from tests.integration.ecosystem import EXAMPLES, PAGES, code_of, output_of
 from tests.integration.peers import peer_or_skip
+from tests.pages import EXAMPLES, code_of, needs_examples, needs_pages
+from tests.programs import output_of
 
 PRINTED = {
-    ("cuda-core", "cuda.core"): "",
-    ("cupy", "cupy"): "4000000\n",
-    ("numba", "numba.cuda"): "8000\n",
+    ("docs/how-to/cuda-core.md", "cuda.core"): "",
+    ("docs/how-to/cupy.md", "cupy"): "4000000\n",
+    ("docs/how-to/numba.md", "numba.cuda"): "8000\n",
 }
 
 
-@pytest.mark.skipif(not PAGES.exists(), reason="tests run without the documentation")
+@needs_pages
 @pytest.mark.parametrize(("page", "library"), PRINTED)
 def test_the_code_of_the_page_runs(page: str, library: str) -> None:
     peer_or_skip(library)
 
-    assert output_of("-c", code_of(f"{page}.md")) == PRINTED[page, library]
+    assert output_of("-c", code_of(page)) == PRINTED[page, library]
 
 
-@pytest.mark.skipif(not EXAMPLES.exists(), reason="tests run without the examples")
+@needs_examples
 @pytest.mark.parametrize(
     ("example", "library", "printed"),
     [
@@ -53,4 +54,4 @@ def test_the_example_prints_what_it_promises(
 ) -> None:
     peer_or_skip(library)
 
-    assert output_of(str(EXAMPLES / example)) == printed
+    assert output_of(EXAMPLES / example) == printed

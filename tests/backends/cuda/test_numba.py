@@ -10,7 +10,7 @@ from madl import MissingCapabilityError, OutOfMemoryError, Pool
 from madl.integrations.numba import memory_of, pool_of, record_stream, use_pool
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
-from tests.integration.peers import endings, run
+from tests.programs import endings, run
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 

@@ -1,7 +1,5 @@
 """Which OpenCL devices there are, on machines with more and with less than this one."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +9,7 @@ from madl.backends import _opencl_devices as devices
 from madl.backends.opencl import OpenclBackend, madl_devices
 from tests.backends.opencl.device import pyopencl_or_skip
 from tests.backends.opencl.faults import cl_error
+from tests.programs import output_of
 
 cl = pyopencl_or_skip()
 pytestmark = pytest.mark.opencl
@@ -179,10 +178,7 @@ def test_without_pyopencl_the_reason_is_one_line() -> None:
         "except madl.BackendNotFoundError as error: print(error.reason)\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    printed = output_of("-c", code)
 
-    assert done.stderr == ""
-    assert done.stdout.startswith("pyopencl cannot be imported: ")
-    assert done.stdout.endswith("; pip install 'madl[opencl]'\n")
+    assert printed.startswith("pyopencl cannot be imported: ")
+    assert printed.endswith("; pip install 'madl[opencl]'\n")
