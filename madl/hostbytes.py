@@ -4,12 +4,16 @@ An array is recognised by what it offers, so that no library is imported for it:
 buffer, NumPy's ``__array_interface__``, or DLPack.
 """
 
+import re
 from typing import Any
 
 from madl.errors import NotContiguousError
 
 _ON_HOST = (1, 3, 11)
 """DLPack's numbers of what the CPU reaches: host memory, pinned for CUDA or ROCm."""
+
+_NAMES = re.compile(":[^:]*:")
+"""Of fields, in a buffer's format."""
 
 
 def bytes_of_array(array: Any) -> memoryview:  # noqa: ANN401  # whatever a user copies
@@ -23,8 +27,8 @@ def bytes_of_array(array: Any) -> memoryview:  # noqa: ANN401  # whatever a user
         buffer = memoryview(array)
     except (TypeError, ValueError):  # no buffer, or elements that buffers do not know
         return _bytes_through_numpy(array)
-    if buffer.format == "O":
-        return _bytes_through_numpy(array)
+    if "O" in _NAMES.sub("", buffer.format):  # a copy would leave them uncounted
+        raise _objects(getattr(array, "dtype", buffer.format))
     if not buffer.c_contiguous:
         raise NotContiguousError(buffer.shape or (), buffer.strides or ())
     if not buffer.nbytes:
@@ -54,10 +58,14 @@ def _bytes_through_numpy(array: Any) -> memoryview:  # noqa: ANN401  # whatever 
             f"got a {_name_of(array)}"
         )
     if found.dtype.hasobject:
-        raise TypeError(f"an array of {found.dtype} holds Python objects, not bytes")
+        raise _objects(found.dtype)
     if not found.flags.c_contiguous:
         raise NotContiguousError(found.shape, found.strides)
     return found.reshape(-1).view(np.uint8).data
+
+
+def _objects(element: object) -> TypeError:
+    return TypeError(f"an array of {element} holds Python objects, not bytes")
 
 
 def _name_of(array: object) -> str:

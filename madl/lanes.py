@@ -9,7 +9,7 @@ when the device is seen to be done with them.
 import contextlib
 import sys
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from madl.backends.counted import CountedBackend
@@ -145,10 +145,13 @@ class StreamPool(_Ordered):
         self._take_back_pending(is_lost=True)
         self._growth.trim(0)
 
-    def _freed_after_close(self) -> None:
+    def _freed_after_close(
+        self,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,  # sys is gone at exit
+    ) -> None:
         # At least once: what was freed may have been taken back already, by a miss
         # that came just before the pool was closed and gives nothing to the device.
-        while not sys.is_finalizing():
+        while not is_finalizing():
             ident = threading.get_ident()
             if not self._lock.acquire(blocking=False):
                 return  # whoever holds it comes here on its way out

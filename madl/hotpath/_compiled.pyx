@@ -422,6 +422,8 @@ cdef object array_at_once(Memory memory, dtype, shape):
     """Return an array of a known data type; ``None`` leaves it to the longer way."""
     if memory.root is NULL or type(<object>memory.root) is not Root:
         return None
+    if (<Root>memory.root).nbytes == 0:  # NumPy would take memory of its own
+        return None
     try:
         element = known_dtypes[dtype]
         if shape is None:

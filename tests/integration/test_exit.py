@@ -60,6 +60,15 @@ PROGRAMS = {
         builtins.closed = pool.allocate(5)
         pool.close()
     """,
+    "kept until the names of sys are gone": """
+        import sys
+        class Last:
+            def __del__(self): pass  # has the names of this module
+        pool = madl.Pool("cpu")
+        memory = pool.allocate(5)
+        pool.close()
+        sys.last = Last()
+    """,
     "daemon thread": """
         import threading, time
         pool = madl.Pool("cpu")

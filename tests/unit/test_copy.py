@@ -1,5 +1,6 @@
 """Copies between memories and buffers of any kind."""
 
+import ctypes
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -258,6 +259,15 @@ def test_two_arrays_of_other_libraries_are_copied() -> None:
             np.array([None]),
             "an array of object holds Python objects, not bytes",
         ),
+        (
+            np.zeros(2, [("number", "i8"), ("object", "O")]),
+            "an array of [('number', '<i8'), ('object', 'O')] holds Python objects, "
+            "not bytes",
+        ),
+        (
+            (ctypes.py_object * 2)(),
+            "an array of <O holds Python objects, not bytes",
+        ),
     ],
 )
 def test_what_has_no_bytes_here_is_refused(
@@ -267,6 +277,23 @@ def test_what_has_no_bytes_here_is_refused(
         pool.allocate(64).copy_from(source)
 
     assert str(caught.value) == text
+
+
+def test_no_copy_overwrites_python_objects(pool: Pool) -> None:
+    objects = np.full(2, 5, [("object", "O")])
+
+    with pytest.raises(TypeError, match="holds Python objects"):
+        madl.copy(objects, pool.allocate(16))
+
+    assert objects["object"].tolist() == [5, 5]
+
+
+def test_the_name_of_a_field_is_no_type(pool: Pool) -> None:
+    memory = pool.allocate(4)
+
+    memory.copy_from(np.array([(7,)], [("Object", "<i4")]))
+
+    assert memory.tobytes() == b"\x07\0\0\0"
 
 
 def test_a_stream_is_refused_where_there_are_none(pool: Pool) -> None:

@@ -117,6 +117,18 @@ def test_an_importer_keeps_the_block_whatever_is_freed(pool: Pool) -> None:
     assert pool.stats().live_nbytes == 0
 
 
+def test_the_cpu_sees_no_more_of_what_was_exported(pool: Pool) -> None:
+    with Pool("cpu") as host:
+        host.allocate(8).as_array("uint8")  # from now on NumPy is asked at once
+    memory = pool.allocate(8)
+    capsule = memory.__dlpack__(stream=-1)
+
+    for shape in (None, 0, 8):
+        with pytest.raises(MissingCapabilityError, match="cuda:0 has no host access"):
+            memory.as_array("uint8", shape)
+    del capsule
+
+
 def test_a_capsule_that_nobody_imports_gives_the_block_back(pool: Pool) -> None:
     memory = pool.allocate(1000)
     capsule = memory.__dlpack__(max_version=(1, 0))
