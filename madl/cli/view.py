@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from madl.cli.byte_count import ByteCount
 from madl.cli.progress import EventProgress
-from madl.cli.replay import ByteCount
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.view import view_page
 from madl.sizes import format_nbytes
