@@ -36,7 +36,7 @@ _ASCII = " ..::++##"
 def report(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
     """Say what FILE shows of memory: peaks, holders, sizes, fragmentation.
 
-    FILE is a trace of any kind, which is replayed on sim, or what
+    FILE is a trace of any kind, which is replayed on sim, a snapshot, or what
     torch.cuda.memory._dump_snapshot writes.
     """
     with EventProgress("placing", hidden=as_json) as progress:
