@@ -44,7 +44,7 @@ class Arena(HotArena):
         if (self.reservation.address or 0) % BLOCK_GRANULARITY:
             backend.release(self.reservation)
             if self.is_segment:
-                budget.device.give_back(nbytes)
+                budget.give_back(nbytes)
             raise MissingCapabilityError(
                 backend.device,
                 f"reservations aligned to {BLOCK_GRANULARITY} bytes",
@@ -101,14 +101,14 @@ class Arena(HotArena):
         self.budget.commit(nbytes)
 
     def _claimed(self, nbytes: int, take: Callable[[], _Taken]) -> _Taken:
-        """Take bytes from the device that all its pools together may have."""
-        # First: another pool may draw on the same limit meanwhile.
-        if not self.budget.device.claim(nbytes):
+        """Take bytes from the device that the pool, and all together, may have."""
+        # First: others may draw on the same limits meanwhile.
+        if not self.budget.claim(nbytes):
             raise OutOfMemoryError(OutOfMemoryReport(self.backend.device, nbytes))
         try:
             return take()
         except BaseException:
-            self.budget.device.give_back(nbytes)
+            self.budget.give_back(nbytes)
             raise
 
     def decommit(self, first: int, stop: int) -> None:

@@ -112,6 +112,7 @@ class Budget:
         self.soft = SoftLimit(soft_limit_nbytes)
         self.committed_nbytes = 0
         self.high_water_nbytes = 0
+        self._claimed_nbytes = 0
         self._samples: list[tuple[int, int]] = []
 
     @property
@@ -120,7 +121,7 @@ class Budget:
         shared = self.device.room_nbytes
         if self.limit_nbytes is None:
             return shared
-        own = self.limit_nbytes - self.committed_nbytes
+        own = self.limit_nbytes - self.committed_nbytes - self._claimed_nbytes
         return own if shared is None else min(own, shared)
 
     @property
@@ -135,13 +136,25 @@ class Budget:
             for limit in (self.limit_nbytes, self.device.limit_nbytes)
         )
 
-    @property
-    def others_nbytes(self) -> int:
-        """Bytes that other pools of the device have committed."""
-        return self.device.committed_nbytes - self.committed_nbytes
+    def claim(self, nbytes: int) -> bool:
+        """Count bytes that are about to be committed, unless that passes a limit."""
+        # First: what comes in between, such as a finalizer, may allocate as well.
+        self._claimed_nbytes += nbytes
+        own = self.committed_nbytes + self._claimed_nbytes
+        is_over = self.limit_nbytes is not None and own > self.limit_nbytes
+        if is_over or not self.device.claim(nbytes):
+            self._claimed_nbytes -= nbytes
+            return False
+        return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Undo a claim."""
+        self._claimed_nbytes -= nbytes
+        self.device.give_back(nbytes)
 
     def commit(self, nbytes: int) -> None:
         """Note that bytes have been taken from the device, which were claimed."""
+        self._claimed_nbytes -= nbytes
         self.committed_nbytes += nbytes
         self.soft.look(self.committed_nbytes)
         if self.committed_nbytes > self.high_water_nbytes:

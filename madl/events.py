@@ -4,6 +4,7 @@ from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from madl.soft_limits import SoftLimit
+from madl.stacks import Stack
 
 
 class Listener(Protocol):
@@ -13,13 +14,16 @@ class Listener(Protocol):
     allocate from a pool, or raise.
     """
 
-    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+    def allocated(
+        self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+    ) -> int:
         """Take note of an allocation; return the id that ``freed`` is called with.
 
         Args:
             nbytes: As asked for.
             tag: Its own, or that of the context.
             stream_number: Streams of a pool count 1, 2, ...; 0 is the default.
+            stack: Of as many lines as anybody wants; empty when nobody does.
         """
 
     def freed(self, allocation_id: int) -> None:

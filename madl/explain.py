@@ -37,7 +37,9 @@ def explain(
         inside: What ``look_inside`` found; None when nobody may look, since a call of
             this thread is in the middle of a change.
     """
-    report = inside or OutOfMemoryReport(pool.device, request.nbytes)
+    report = inside or OutOfMemoryReport(
+        pool.device, request.nbytes, is_inside_unknown=True
+    )
     total, unused = _memory_info(growth)
     return OutOfMemoryError(
         report._replace(
@@ -195,9 +197,13 @@ def _others(pool: HotPool, growth: Growth) -> OtherPools:
     """Return what the other pools of the device have, without asking for a lock."""
     device = growth.budget.device
     pools: list[Any] = [*forking.all_pools()]  # each has a Growth, not known there
-    live = sum(
-        other._live_nbytes
+    others = [
+        other
         for other in pools
         if other is not pool and other._growth.budget.device is device
+    ]
+    # Not what the device has less our own: a commit may be under way.
+    return OtherPools(
+        sum(other._growth.budget.committed_nbytes for other in others),
+        sum(other._live_nbytes for other in others),
     )
-    return OtherPools(max(growth.budget.others_nbytes, 0), live)

@@ -1,13 +1,14 @@
 """Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
 
 import warnings
+from collections.abc import Sequence
 
 from madl import events, stacks
 from madl.budget import DeviceBudget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
-from madl.events import TagScope
+from madl.events import Listener, TagScope
 from madl.hotpath import Watch
-from madl.hotpath.counting import counting
+from madl.hotpath.counting import while_counting
 from madl.shortage import TagLimit
 from madl.sizes import format_nbytes
 from madl.stats import TagStats
@@ -34,6 +35,7 @@ class TagUsage:
             device.tag("/".join(parts[:depth])) for depth in range(1, len(parts) + 1)
         ]
 
+    @while_counting
     def claim(self, nbytes: int, bounds: dict[str, TagScope], device: str) -> None:
         """Count bytes for the tag and for those above it, as far as they may have them.
 
@@ -41,20 +43,33 @@ class TagUsage:
             OutOfMemoryError: Over the limit of one of them, which the report names.
                 Nothing has changed.
         """
-        with counting:
-            for done, budget in enumerate(self._budgets):
-                scope = bounds.get(budget.name) if bounds else None
-                if scope is None or scope.limit_nbytes is None:
-                    budget.live_nbytes += nbytes
-                elif not budget.claim(nbytes, scope.limit_nbytes):
-                    for claimed in self._budgets[:done]:
-                        claimed.live_nbytes -= nbytes
-                    refused = TagLimit(
-                        budget.name, scope.limit_nbytes, budget.live_nbytes
-                    )
-                    raise OutOfMemoryError(
-                        OutOfMemoryReport(device, nbytes, tag_limit=refused)
-                    )
+        if not bounds:
+            for budget in self._budgets:
+                budget.live_nbytes += nbytes
+            return
+        for done, budget in enumerate(self._budgets):
+            scope = bounds.get(budget.name)
+            if scope is None or scope.limit_nbytes is None:
+                budget.live_nbytes += nbytes
+            elif not budget.claim(nbytes, scope.limit_nbytes):
+                for claimed in self._budgets[:done]:
+                    claimed.live_nbytes -= nbytes
+                refused = self._most_exceeded(nbytes, bounds)
+                raise OutOfMemoryError(
+                    OutOfMemoryReport(device, nbytes, tag_limit=refused)
+                )
+
+    def _most_exceeded(self, nbytes: int, bounds: dict[str, TagScope]) -> TagLimit:
+        """Return the limit that is in the way most: to pass it may be no use before.
+
+        Of equals the innermost: what is freed there is freed for those above it.
+        """
+        limits = [
+            TagLimit(budget.name, scope.limit_nbytes, budget.live_nbytes)
+            for budget in reversed(self._budgets)
+            if (scope := bounds.get(budget.name)) and scope.limit_nbytes is not None
+        ]
+        return max(limits, key=lambda one: one.live_nbytes + nbytes - one.limit_nbytes)
 
     def warn(self, bounds: dict[str, TagScope], device: str) -> None:
         """Warn of each soft limit that has been passed. No lock is held."""
@@ -66,28 +81,30 @@ class TagUsage:
                 live = format_nbytes(budget.live_nbytes)
                 soft.tell(f"{device}: tag {budget.name!r}, with {live} live,")
 
+    @while_counting
     def give_back(self, nbytes: int) -> None:
         """Undo a claim."""
-        with counting:
-            for budget in self._budgets:
-                budget.live_nbytes -= nbytes
+        for budget in self._budgets:
+            budget.live_nbytes -= nbytes
 
+    @while_counting
     def count_allocated(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as live, which was claimed."""
-        with counting:
-            self.allocation_count += 1
-            self.padding_nbytes += padding
-            self.live_nbytes += nbytes
-            self.live_high_water = max(self.live_high_water, self.live_nbytes)
+        self.allocation_count += 1
+        self.padding_nbytes += padding
+        self.live_nbytes += nbytes
+        # No max(): another thread could come in between, and its mark be lost.
+        if self.live_nbytes > self.live_high_water:
+            self.live_high_water = self.live_nbytes
 
+    @while_counting
     def count_freed(self, nbytes: int, padding: int) -> None:
         """Count a block of the tag as free."""
-        with counting:
-            self.free_count += 1
-            self.padding_nbytes -= padding
-            self.live_nbytes -= nbytes
-            for budget in self._budgets:
-                budget.live_nbytes -= nbytes
+        self.free_count += 1
+        self.padding_nbytes -= padding
+        self.live_nbytes -= nbytes
+        for budget in self._budgets:
+            budget.live_nbytes -= nbytes
 
     def stats(self) -> TagStats:
         """Return the figures as plain data."""
@@ -129,10 +146,12 @@ class BlockWatch(Watch):
         self._nbytes = nbytes
         self._padding = 0
         self._usage = usage
-        self._heard = [
-            (listener, listener.allocated(nbytes, tag, stream_number))
-            for listener in events.listeners
-        ]
+        self._heard: Sequence[tuple[Listener, int]] = ()
+        if events.listeners:
+            self._heard = [
+                (listener, listener.allocated(nbytes, tag, stream_number, self.stack))
+                for listener in events.listeners
+            ]
 
     def count(self, padding: int) -> None:
         """Count the block for its tag, once it is known what it takes."""

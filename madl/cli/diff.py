@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from madl.cli.report import cell
 from madl.diagnostics.diff import (
     Change,
     Contents,
@@ -75,7 +75,7 @@ def _table(title: str, changes: Sequence[Change], most: int) -> Table:
     for change in changes[:most]:
         as_text = format_nbytes if _is_nbytes(change) else "{:,}".format
         table.add_row(
-            escape(_label(change)),
+            cell(_label(change)),
             as_text(change.before),
             as_text(change.after),
             f"{'+' if change.growth > 0 else ''}{as_text(change.growth)}",
@@ -96,8 +96,7 @@ def _label(change: Change) -> str:
     if change.name.isdigit() and change.blocks_before is not None:
         return f"up to {format_nbytes(int(change.name))}"
     name = change.name.removesuffix("_nbytes").replace("_", " ")
-    shown = name if change.blocks_before is None else change.name
-    return "".join(c if c.isprintable() else "?" for c in shown)
+    return name if change.blocks_before is None else change.name
 
 
 def _blocks(change: Change) -> str:

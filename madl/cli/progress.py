@@ -10,7 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 class EventProgress:
     """Counts events on a terminal; hidden anywhere else."""
 
-    def __init__(self, what: str, *, hidden: bool = False) -> None:
+    def __init__(
+        self, what: str, of: int | None = None, *, hidden: bool = False
+    ) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn(what),
@@ -20,7 +22,7 @@ class EventProgress:
             transient=True,
             disable=hidden or not console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None)
+        self._task = self._bar.add_task(what, total=of)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -34,6 +36,6 @@ class EventProgress:
     ) -> None:
         self._bar.stop()
 
-    def update(self, events: int, of: int) -> None:
-        """Move on by so many events of all there are."""
+    def update(self, events: int, of: int | None = None) -> None:
+        """Move on by so many events of all there are, if that is known now."""
         self._bar.update(self._task, total=of, advance=events)

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from madl import hotpath
+from madl.cli.byte_count import ByteCount
+from madl.cli.progress import EventProgress
+from madl.cli.report import cell
 from madl.diagnostics.examples import example_names, example_path
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
@@ -21,25 +22,7 @@ from madl.diagnostics.verify import verify
 from madl.errors import OutOfMemoryError
 from madl.options import FITS
 from madl.pool import Pool
-from madl.sizes import format_nbytes, parse_nbytes
-
-
-class ByteCount(click.ParamType[int]):
-    """An option that is a byte count, such as ``64MiB``."""
-
-    name = "bytes"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401  # click's signature
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int:
-        """Return the bytes; a malformed text is a usage error."""
-        try:
-            return parse_nbytes(value, name=param.name if param else "value")
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
+from madl.sizes import format_nbytes
 
 
 @click.command()
@@ -111,10 +94,12 @@ def replay(
         raise click.UsageError(str(error)) from None
     events = (1 + is_verified) * len(loaded)
     try:
-        with pool, _progress(events, hidden=as_json) as advance:
-            result = replay_trace(loaded, pool, touch=touch, on_progress=advance.update)
+        with pool, EventProgress("replaying", events, hidden=as_json) as progress:
+            result = replay_trace(
+                loaded, pool, touch=touch, on_progress=progress.update
+            )
             if is_verified:
-                verified = verify(loaded, pool, on_progress=advance.update)
+                verified = verify(loaded, pool, on_progress=progress.update)
     except OutOfMemoryError as error:
         most = format_nbytes(loaded.peak_live_nbytes)
         error.add_note(f"The trace has up to {most} live at once.")
@@ -140,33 +125,6 @@ def _load(trace: str | None, example: str | None) -> Trace:
             raise click.UsageError(str(error)) from None
     assert trace is not None, "as tested above"
     return open_trace(trace)
-
-
-class _progress:  # noqa: N801  # used as a function, like contextlib.suppress
-    """A progress bar on stderr; nothing where nobody looks."""
-
-    def __init__(self, events: int, *, hidden: bool) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("replaying"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=console,
-            transient=True,
-            disable=hidden or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("replaying", total=events)
-
-    def __enter__(self) -> "_progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def update(self, events: int) -> None:
-        """Move on by so many events."""
-        self._bar.advance(self._task, events)
 
 
 def _figures(
@@ -199,8 +157,7 @@ def _figures(
 
 
 def _print_table(figures: dict[str, Any], result: Replay) -> None:
-    name = "".join(c if c.isprintable() else "?" for c in figures["trace"])
-    title = f"{escape(name)} on {figures['device']}"
+    title = f"{cell(figures['trace'])} on {figures['device']}"
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(justify="right")

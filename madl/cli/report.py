@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from madl.cli.byte_count import ByteCount
 from madl.cli.progress import EventProgress
-from madl.cli.replay import ByteCount
 from madl.diagnostics.address_map import map_snapshot
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History
+from madl.diagnostics.names import printable
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.sizes import format_nbytes
 
@@ -35,7 +36,7 @@ _ASCII = " ..::++##"
 def report(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
     """Print what FILE shows of memory: peaks, holders, fragmentation.
 
-    FILE is a trace of any kind, which is replayed on sim, or what
+    FILE is a trace of any kind, which is replayed on sim, a snapshot, or what
     torch.cuda.memory._dump_snapshot writes.
     """
     with EventProgress("placing", hidden=as_json) as progress:
@@ -93,7 +94,7 @@ def _print_line(console: Console, line: str) -> None:
 
 
 def _figures_table(summary: Summary) -> Table:
-    title = f"{printable(summary.name)} on {summary.device}"
+    title = f"{cell(summary.name)} on {summary.device}"
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -124,13 +125,13 @@ def holders_table(holders: Iterable[tuple[str, int, int]], title: str) -> Table:
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("blocks", justify="right", no_wrap=True)
     for name, nbytes, blocks in holders:
-        table.add_row(printable(name), format_nbytes(nbytes), f"{blocks:,}")
+        table.add_row(cell(name), format_nbytes(nbytes), f"{blocks:,}")
     return table
 
 
-def printable(text: str) -> str:
+def cell(text: str) -> str:
     """Return a text of a file fit for a table: no control codes, no markup."""
-    return escape("".join(c if c.isprintable() else "?" for c in text))
+    return escape(printable(text))
 
 
 def curve_lines(values: list[int], width: int, levels: str = _EIGHTHS) -> list[str]:

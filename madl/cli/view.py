@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from madl.cli.byte_count import ByteCount
 from madl.cli.progress import EventProgress
-from madl.cli.replay import ByteCount
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.view import view_page
 from madl.sizes import format_nbytes
@@ -26,9 +26,9 @@ def view(
 ) -> None:
     """Draw FILE as one HTML page that works offline.
 
-    FILE is a trace of any kind, or what torch.cuda.memory._dump_snapshot writes. The
-    page shows live bytes over time, where each block lies at any moment, who holds
-    it, and fragmentation.
+    FILE is a trace of any kind, a snapshot, or what torch.cuda.memory._dump_snapshot
+    writes. The page shows live bytes over time, where each block lies at any moment,
+    who holds it, and fragmentation.
     """
     path = Path(output or f"{os.path.basename(file)}.html")
     with EventProgress("placing", hidden=as_json) as progress:

@@ -7,9 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from madl.cli.byte_count import ByteCount
 from madl.cli.progress import EventProgress
-from madl.cli.replay import ByteCount
-from madl.cli.report import holders_table, printable
+from madl.cli.report import cell, holders_table
 from madl.diagnostics.whatif_report import Failure, WhatIf, what_if
 from madl.sizes import format_nbytes
 
@@ -79,7 +79,7 @@ def _failure_table(failure: Failure) -> Table:
     left = failure.device_free_nbytes
     rows = {
         "requested": format_nbytes(failure.requested_nbytes),
-        "by": printable(failure.place or "not recorded"),
+        "by": cell(failure.place or "not recorded"),
         "live": format_nbytes(failure.live_nbytes),
         "reserved": format_nbytes(failure.reserved_nbytes),
         "reserved, free": format_nbytes(failure.free.nbytes),
@@ -93,7 +93,7 @@ def _failure_table(failure: Failure) -> Table:
 
 
 def _outcomes_table(found: WhatIf) -> Table:
-    title = f"what {printable(found.name)} would reserve"
+    title = f"what {cell(found.name)} would reserve"
     table = Table(title=title, title_justify="left")
     table.add_column("allocator", overflow="fold")
     for heading in ("peak reserve", "reserve / live"):

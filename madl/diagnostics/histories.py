@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from madl.diagnostics.history import History
+from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.snapshot_history import history_of_snapshot
 from madl.diagnostics.torch_history import TorchPast, torch_past
 from madl.diagnostics.torch_snapshot import (
     TorchSnapshot,
@@ -16,6 +18,7 @@ from madl.diagnostics.trace_lines import TraceSource, path_of
 from madl.diagnostics.trace_reader import open_trace
 from madl.errors import FileFormatError
 from madl.sizes import parse_nbytes
+from madl.snapshot import PoolSnapshot
 
 
 def open_history(
@@ -28,13 +31,14 @@ def open_history(
     """Return where the blocks of a run lay, and when.
 
     A trace says what was asked for and when, so it is replayed through a pool on
-    ``sim``. A PyTorch snapshot says where PyTorch placed it.
+    ``sim``. A PyTorch snapshot says where PyTorch placed it, and a snapshot of madl's
+    own what one pool holds at one moment.
 
     Args:
-        source: A trace of any kind, or what ``torch.cuda.memory._dump_snapshot``
-            writes; a path, or the bytes themselves.
+        source: A trace of any kind, what ``torch.cuda.memory._dump_snapshot`` or
+            ``save_snapshot`` writes; a path, or the bytes themselves.
         limit: What the pool may commit, for a trace; what the device had, for a
-            snapshot that does not tell.
+            snapshot, which may not tell.
         device: Which GPU of a snapshot; ``None`` for the one with the most events.
         on_progress: Called with the events done since the last call, and of all.
 
@@ -44,15 +48,16 @@ def open_history(
     """
     if is_pickle(source):
         snapshot = read_torch_snapshot(source)
-        history = past_of(snapshot, device).history
-        if limit is None:
-            return history
-        return replace(history, limit_nbytes=parse_nbytes(limit, name="limit"))
-    trace = trace_of(source, device)
+        return _with_limit(past_of(snapshot, device).history, limit)
+    found, path = open_trace_or_snapshot(source), path_of(source)
+    if isinstance(found, PoolSnapshot):
+        _refuse_device(path, device, "a snapshot of one pool")
+        return _with_limit(history_of_snapshot(found, path), limit)
+    _refuse_device(path, device, "a trace, which is of no GPU")
     return history_of_trace(
-        trace,
+        found,
         limit=limit,
-        on_progress=lambda events: on_progress(events, len(trace)),
+        on_progress=lambda events: on_progress(events, len(found)),
     )
 
 
@@ -63,10 +68,20 @@ def trace_of(source: TraceSource, device: int | None) -> Trace:
         FileFormatError: A device is named; or it is not a trace.
     """
     trace = open_trace(source)
-    if device is not None:
-        reason = "this is a trace, which is of no GPU. Try: leave the device out"
-        raise FileFormatError(path_of(source), 0, reason)
+    _refuse_device(path_of(source), device, "a trace, which is of no GPU")
     return trace
+
+
+def _refuse_device(path: str, device: int | None, what: str) -> None:
+    if device is not None:
+        reason = f"this is {what}. Try: leave the device out"
+        raise FileFormatError(path, 0, reason)
+
+
+def _with_limit(history: History, limit: int | str | None) -> History:
+    if limit is None:
+        return history
+    return replace(history, limit_nbytes=parse_nbytes(limit, name="limit"))
 
 
 def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:

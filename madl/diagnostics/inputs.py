@@ -1,6 +1,6 @@
 """Open a trace or a snapshot, whichever a file holds."""
 
-from madl.diagnostics.snapshot_json import FORMAT, load_snapshot
+from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_lines import TraceSource, opened
 from madl.diagnostics.trace_reader import open_trace
@@ -17,6 +17,6 @@ def open_trace_or_snapshot(source: TraceSource) -> Trace | PoolSnapshot:
     """
     with opened(source) as file:
         head = file.read(_HEAD_NBYTES)
-    if head.lstrip()[:1] == b"{" and FORMAT.encode() in head:
+    if is_snapshot(head):
         return load_snapshot(source)
     return open_trace(source)

@@ -16,6 +16,8 @@ PICKLE_LIMIT_NBYTES = 1 << 30
 TEXT_LIMIT_NBYTES = 1 << 20
 """Of one text."""
 CONTAINER_LIMIT = 1 << 22
+MEMO_LIMIT = 1 << 23
+"""Values that are kept to be used again, at about 100 bytes each."""
 OPCODE_LIMIT = 1 << 26
 NESTING_LIMIT = 64
 PENDING_LIMIT = 4096
@@ -141,6 +143,8 @@ class _Reader:
         if not self.stack:
             raise _RefusedError(f"a value is missing at byte {self.at - 1}")
         self._memo[index] = self.stack[-1]
+        if len(self._memo) > MEMO_LIMIT:
+            raise _RefusedError(f"it keeps more than {MEMO_LIMIT} values for later")
 
     def memoize(self) -> None:
         self.put(len(self._memo))

@@ -57,11 +57,12 @@ class Recorder:
         else:
             self._journal.journal.stop_listening()
 
-    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+    def allocated(
+        self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+    ) -> int:
         """Write an allocation."""
         key = next(self._keys)
-        stack = stacks.capture()[: self._depth] if self._depth else ()
-        self._queue.append((key, nbytes, stream_number, tag, stack))
+        self._queue.append((key, nbytes, stream_number, tag, stack[: self._depth]))
         self._write()
         return key
 

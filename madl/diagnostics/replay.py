@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from madl.diagnostics.names import printable
 from madl.diagnostics.trace import Trace
 from madl.errors import OutOfMemoryError
 from madl.hotpath import Memory
@@ -119,25 +120,25 @@ def _allocator(
     trace: Trace, pool: Pool, *, touch: bool
 ) -> Callable[[int], Memory | None]:
     """Return what makes the memory of an allocation id."""
-    nbytes_of = trace.nbytes_of
+    nbytes_of, tag_of = trace.nbytes_of, trace.tag_of
     take = pool.allocate
+    # A pool takes no tag that could not be shown, but a file may have any.
+    tags = [None if tag is None else printable(tag) for tag in trace.tags]
+
+    def tagged(allocation_id: int) -> Memory:
+        tag = None if tag_of is None else tags[tag_of[allocation_id]]
+        return take(nbytes_of[allocation_id], tag=tag)
+
+    def touched(allocation_id: int) -> Memory:
+        memory = tagged(allocation_id)
+        memory.fill(TOUCH_BYTE)
+        return memory
+
     if touch:
-
-        def touched(allocation_id: int) -> Memory:
-            memory = take(nbytes_of[allocation_id], tag=_tag(trace, allocation_id))
-            memory.fill(TOUCH_BYTE)
-            return memory
-
         return touched
-    if trace.tag_of is not None:
-        return lambda allocation_id: take(
-            nbytes_of[allocation_id], tag=_tag(trace, allocation_id)
-        )
+    if tag_of is not None:
+        return tagged
     return lambda allocation_id: take(nbytes_of[allocation_id])
-
-
-def _tag(trace: Trace, allocation_id: int) -> str | None:
-    return None if trace.tag_of is None else trace.tags[trace.tag_of[allocation_id]]
 
 
 def _empty_loop_ns(trace: Trace) -> int:

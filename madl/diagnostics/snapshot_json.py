@@ -48,6 +48,11 @@ def save_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> None:
     Path(path).write_text(json.dumps(document, separators=(",", ":")), "utf-8")
 
 
+def is_snapshot(head: bytes) -> bool:
+    """Return whether a file that starts so is a snapshot, sound or not."""
+    return head.lstrip()[:1] == b"{" and FORMAT.encode() in head
+
+
 def load_snapshot(source: TraceSource) -> PoolSnapshot:
     """Return the snapshot in a JSON file, gzipped or plain, or in its bytes.
 

@@ -31,6 +31,8 @@ TAKES = {"segment_alloc", "segment_map"}
 GIVES_BACK = {"segment_free", "segment_unmap"}
 _NEVER = 1 << 62
 """After all moments there may be: the stop of a block until it is freed."""
+TOTAL_LIMIT_NBYTES = 1 << 62
+"""Of all requests together, so that no sum of them leaves 64 bits."""
 
 
 class TorchOutOfMemory(NamedTuple):
@@ -63,7 +65,8 @@ def torch_past(snapshot: TorchSnapshot, device: int) -> TorchPast:
     """Return the past of a device, as far as the snapshot tells.
 
     Raises:
-        FileFormatError: Its stacks name more places than a trace may have tags.
+        FileFormatError: Its stacks name more places than a trace may have tags, or
+            more is asked for than can be added up.
     """
     try:
         return _Past(snapshot, device).tell()
@@ -100,6 +103,11 @@ class _Past:
         for event in self._events:
             self._do(event)
         trace = self._builder.finish(self._name)
+        if sum(trace.nbytes_of) >= TOTAL_LIMIT_NBYTES:
+            raise BadEventError(
+                f"all requests together must be below {TOTAL_LIMIT_NBYTES} bytes, "
+                f"got {sum(trace.nbytes_of)}"
+            )
         self._last_moment = max(self._last_moment, len(trace))
         return TorchPast(
             self._history(trace, notes),

@@ -8,10 +8,9 @@ from typing import NamedTuple
 from madl.diagnostics.plain_pickle import PICKLE_LIMIT_NBYTES, read_plain_pickle
 from madl.diagnostics.torch_fields import Fields, shown
 from madl.diagnostics.torch_models.settings import AllocatorSettings, settings_of_text
-from madl.diagnostics.trace_lines import TraceSource, opened, path_of
+from madl.diagnostics.trace_lines import PICKLE_START, TraceSource, opened, path_of
 from madl.errors import FileFormatError
 
-PICKLE_START = b"\x80"
 RECORD_LIMIT = 1 << 22
 """Of blocks, and of events: one list may stand in many places of a pickle."""
 _FRAMES_LOOKED_AT = 256

@@ -27,6 +27,8 @@ Blocks = Iterable[tuple[int, list[bytes]]]
 LINE_COUNT_LIMIT = 1 << 31
 """Of a file; ids are below it."""
 
+PICKLE_START = b"\x80"
+"""Of protocol 2 or later."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN_LETTERS = 40
 _LONGEST_NUMBER = len(str(1 << 64))
@@ -39,7 +41,7 @@ def path_of(source: TraceSource) -> str:
 
 
 @contextmanager
-def opened(source: TraceSource) -> Iterator[IO[bytes]]:
+def opened(source: TraceSource) -> Iterator[io.BufferedReader]:
     """Open a file, unpacked if its content is gzip.
 
     Raises:
@@ -50,7 +52,7 @@ def opened(source: TraceSource) -> Iterator[IO[bytes]]:
         with _binary(source) as file:
             if file.peek(2)[:2] == _GZIP_MAGIC:
                 with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
-                    yield cast(IO[bytes], unpacked)
+                    yield io.BufferedReader(cast(io.RawIOBase, unpacked))
             else:
                 yield file
     except (gzip.BadGzipFile, zlib.error):

@@ -11,10 +11,12 @@ from typing import IO
 
 from madl.diagnostics.journal_format import MAGIC, SUFFIX
 from madl.diagnostics.journal_reader import add_journal
+from madl.diagnostics.snapshot_json import is_snapshot
 from madl.diagnostics.trace import FIRST_LINE, Trace
 from madl.diagnostics.trace_builder import TraceBuilder
 from madl.diagnostics.trace_csv import CSV_FIRST_LINE, add_csv
 from madl.diagnostics.trace_lines import (
+    PICKLE_START,
     Blocks,
     TraceSource,
     numbered_blocks,
@@ -28,6 +30,7 @@ from madl.diagnostics.trace_umpire import add_umpire, is_umpire
 from madl.errors import FileFormatError
 
 _SUFFIXES = (".gz", ".trace", ".csv", ".txt", ".json", SUFFIX)
+_HEAD_NBYTES = 4096
 _KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
 
 
@@ -60,11 +63,24 @@ def _read(
     path = path_of(source)
     builder = TraceBuilder()
     with opened(source) as file:
+        _refuse_pictures(path, file.peek()[:_HEAD_NBYTES])
         add(path, file, builder)
     name = PurePath(path).name
     while name.endswith(_SUFFIXES):
         name = name.rpartition(".")[0]
     return builder.finish(name)
+
+
+def _refuse_pictures(path: str, head: bytes) -> None:
+    """Refuse what shows memory without events, and say what reads it."""
+    if is_snapshot(head):
+        what, readers = "a snapshot, which has no events", "view` or `madl diff"
+    elif head.startswith(PICKLE_START):
+        what, readers = "a pickle, as PyTorch's snapshots are", "view` or `madl whatif"
+    else:
+        return
+    reason = f"this is {what}. Try: `madl report`, `madl {readers}`"
+    raise FileFormatError(path, 0, reason)
 
 
 def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 from madl import events, hotpath
+from madl.stacks import Stack
 
 DOMAIN = 0x6D61646C
 """Of what ``tracemalloc`` is told: 1835099244, the letters ``madl``."""
@@ -30,9 +31,11 @@ class Tracer:
         )
         self._numbers = itertools.count(1)
 
-    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+    def allocated(
+        self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+    ) -> int:
         """As ``Listener``."""
-        del tag, stream_number  # tracemalloc knows domains and lines
+        del tag, stream_number, stack  # tracemalloc knows domains and its own lines
         number = next(self._numbers)
         if tracemalloc.is_tracing():  # asking is far cheaper than being refused
             self._track(DOMAIN, number, nbytes)

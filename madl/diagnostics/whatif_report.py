@@ -18,6 +18,8 @@ CAVEAT = (
     "The models are written from PyTorch's documentation. How far they are off on a "
     "GPU is not known: none of them has been compared with one yet."
 )
+PEAK_LIMIT_NBYTES = 1 << 50
+"""No device has as much, and no model is asked what it would do with it."""
 WORTH_A_CHANGE = 0.98
 """A setting is advised when it needs at most that part of what is in use."""
 
@@ -86,7 +88,7 @@ def what_if(
     if capacity_nbytes is None:
         capacity_nbytes = history.limit_nbytes
     results, error = tuple[Outcome, ...](), None
-    if past.has_events:
+    if past.has_events and past.trace.peak_live_nbytes < PEAK_LIMIT_NBYTES:
         results = outcomes(past.trace, snapshot.settings, capacity_nbytes, on_progress)
         error = _model_error(past, snapshot.settings)
     advice, export = _advise(
@@ -112,8 +114,10 @@ def what_if(
 def _of_trace(
     trace: Trace, capacity: int | None, on_progress: Callable[[int, int], object]
 ) -> WhatIf:
-    results = outcomes(trace, None, capacity, on_progress)
     peak = trace.peak_live_nbytes
+    results = tuple[Outcome, ...]()
+    if peak < PEAK_LIMIT_NBYTES:
+        results = outcomes(trace, None, capacity, on_progress)
     advice, export = _advise(results, peak, capacity, AllocatorSettings())
     return WhatIf(
         name=trace.name,
@@ -181,6 +185,12 @@ def _advise(
     in_use: AllocatorSettings,
 ) -> tuple[str, str | None]:
     """Return a piece of advice, and what to set, if anything helps."""
+    if peak_live >= PEAK_LIMIT_NBYTES:
+        return (
+            f"No setting helps: {format_nbytes(peak_live)} are needed at once, and no "
+            "device has as much. Try: look for a shape that is wrong",
+            None,
+        )
     if not results:
         return (
             "There is no history to replay. Try: call "

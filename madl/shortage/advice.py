@@ -13,6 +13,7 @@ def advice(report: OutOfMemoryReport) -> str:
     for look in (
         _tag_limit,
         _too_large,
+        _interrupting,
         _pieces,
         _growth,
         _other_pools,
@@ -49,6 +50,16 @@ def _too_large(report: OutOfMemoryReport) -> str | None:
     if limit is None or report.capacity_nbytes <= limit:
         return None
     return f"a limit of at least {format_at_least(needed)}, or a smaller request"
+
+
+def _interrupting(report: OutOfMemoryReport) -> str | None:
+    """Look for a request in the middle of another, which gets no free block."""
+    if not report.is_inside_unknown:
+        return None
+    return (
+        "allocate outside of finalizers, signal handlers and listeners: this request "
+        "interrupted another, and so cannot have what is free in the pool"
+    )
 
 
 def _pieces(report: OutOfMemoryReport) -> str | None:

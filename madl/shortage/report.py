@@ -121,6 +121,9 @@ class OutOfMemoryReport(NamedTuple):
     others: OtherPools = OtherPools()
     tag_limit: TagLimit | None = None
     """Set when a tag's limit, and nothing else, is in the way."""
+    is_inside_unknown: bool = False
+    """Whether the request interrupted a call of the pool, so that nobody may look: then
+    the figures of its blocks, and what it has committed, are 0."""
 
     @property
     def fragmentation_ratio(self) -> float:

@@ -41,6 +41,10 @@ def _figures(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
     if report.tag_limit is not None:
         name, limit, live = report.tag_limit
         yield "over", f"the limit of tag {name!r}: {nbytes(live)} of {nbytes(limit)}"
+    if report.is_inside_unknown:
+        yield "committed", f"not known{_limits(report)}"
+        yield from _surroundings(report)
+        return
     yield "committed", f"{nbytes(report.committed_nbytes)}{_limits(report)}"
     padding = nbytes(report.padding_nbytes)
     count = report.live_count

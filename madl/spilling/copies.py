@@ -45,8 +45,9 @@ class FileCopy:
     def __init__(self, memory: Memory, directory: str | None) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # until close()
         try:
-            for part in _pieces(memory):
-                self._file.write(part.tobytes())
+            # No variable has the slice: an error's traceback would keep it.
+            for piece in _pieces(memory):
+                self._file.write(memory[piece].tobytes())
             self._file.flush()
         except BaseException:
             self.close()
@@ -54,10 +55,9 @@ class FileCopy:
 
     def restore(self, memory: Memory) -> None:
         """As ``Copy``."""
-        position = 0
-        for part in _pieces(memory):
-            part.copy_from(self._read(position, part.nbytes))
-            position += part.nbytes
+        for piece in _pieces(memory):
+            content = self._read(piece.start, piece.stop - piece.start)
+            memory[piece].copy_from(content)
 
     def _read(self, position: int, nbytes: int) -> bytes:
         if hasattr(os, "pread"):  # a forked child shares the file's own position
@@ -81,6 +81,6 @@ class FileCopy:
             self._file.close()
 
 
-def _pieces(memory: Memory) -> Iterator[Memory]:
+def _pieces(memory: Memory) -> Iterator[slice]:
     for start in range(0, memory.nbytes, STAGE_NBYTES):
-        yield memory[start : start + STAGE_NBYTES]
+        yield slice(start, min(start + STAGE_NBYTES, memory.nbytes))

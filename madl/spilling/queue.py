@@ -1,5 +1,6 @@
 """Who is asked first to spill: what was not used for the longest time."""
 
+import os
 import sys
 import threading
 import weakref
@@ -17,6 +18,9 @@ class Spilling(Protocol):
 
     def spill_if_unused(self) -> int:
         """Spill, unless it is in use; return the bytes that are free now."""
+
+    def forget_lock(self) -> None:
+        """Make the lock anew, in a child: whoever held it is gone."""
 
 
 class SpillQueue:
@@ -42,8 +46,16 @@ class SpillQueue:
                 nbytes -= spillable.spill_if_unused()
             except (OSError, MemoryError, MadlError) as error:
                 failure = error  # another one may have its file elsewhere
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # whose traceback has this frame: they would keep each other
+
+    def forget_locks(self) -> None:
+        """Let every member do so."""
+        for spillable in list(self._members):
+            spillable.forget_lock()
 
     def spill_rest(self, nbytes: int) -> None:
         """Spill all: so much may be free by now, but not in one piece."""
@@ -67,3 +79,15 @@ def queue_of(pool: Pool, priority: int) -> SpillQueue:
             pool.on_out_of_memory(queue.spill_oldest, priority)
             pool.on_out_of_memory(queue.spill_rest, priority)
         return queue
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # whoever held it is gone
+    _lock = threading.RLock()
+    for queues in list(_queues.values()):
+        for queue in queues.values():
+            queue.forget_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -97,7 +97,7 @@ class Spillable:
         with self._lock:
             memory = self._memory
             if memory is None:
-                memory = self._memory = self._restore()
+                memory = self._restore()
             self._users += 1
             return memory
 
@@ -143,6 +143,12 @@ class Spillable:
         if copy is not None:
             copy.close()
 
+    def forget_lock(self) -> None:
+        """Make the lock anew, in a child: whoever held it is gone, maybe half-way."""
+        self._lock = threading.RLock()
+        if self._memory is not None:
+            self._copy = None
+
     def _spill(self) -> int:
         memory = self._memory
         if memory is None or self._users or has_views(memory) or has_slices(memory):
@@ -166,6 +172,7 @@ class Spillable:
         except BaseException:
             memory.free()
             raise
+        self._memory = memory  # first: at every moment one of the two has the content
         self._copy = None
         copy.close()
         return memory

@@ -4,12 +4,15 @@ import pytest
 
 import madl
 from madl import Memory, Pool, events, hotpath
+from madl.stacks import Stack
 
 
 class Failing:
     """A listener that breaks its promise, as Ctrl-C makes the best one do."""
 
-    def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+    def allocated(
+        self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+    ) -> int:
         return 1
 
     def freed(self, allocation_id: int) -> None:

@@ -20,6 +20,15 @@ INTERESTING = (
     (1 << 63).to_bytes(8, "little"),
     (1 << 64).to_bytes(9, "little"),
     b"\x1f\x8b",
+    b"cos\nsystem\n",
+    b"\x8c\x02os\x8c\x06system\x93",
+    b"R",
+    b"\x8d" + (10 << 30).to_bytes(8, "little"),
+    b"\x82\x01",
+    b"]" * 50,
+    b"J\xff\xff\xff\xff",
+    b"\x8a\x08" + b"\xff" * 6 + b"\0\0",
+    b"\x8a\x09" + b"\xff" * 9,
 )
 
 
@@ -34,7 +43,7 @@ def damaged(content: bytes, seed: int) -> bytes:
             case 0:
                 changed[at:stop] = random_.randbytes(stop - at)
             case 1:
-                del changed[at:stop]
+                del changed[at : random_.choice((stop, stop, stop, None))]
             case 2:
                 changed[at:at] = random_.choice(INTERESTING)
             case 3:

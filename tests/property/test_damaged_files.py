@@ -1,6 +1,6 @@
 """A file that was damaged in any way is read, or refused with an error of madl's own.
 
-``MADL_FUZZ_FILES`` says how many of each kind are tried.
+``MADL_FUZZ_FILES`` says how many of each kind are tried; without it, 10,000 in all.
 """
 
 import gzip
@@ -14,13 +14,17 @@ import pytest
 import madl
 from madl import Pool
 from madl.diagnostics import load_snapshot, open_trace, save_snapshot, write_trace
+from madl.diagnostics.histories import open_history
 from madl.diagnostics.inputs import open_trace_or_snapshot
+from madl.diagnostics.page_data import page_data
 from madl.diagnostics.trace_builder import TraceBuilder
+from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError
 from madl.stacks import Line
 from tests.property.damage import damaged
+from tests.torch_dumps import fragmented
 
-COUNT = int(os.environ.get("MADL_FUZZ_FILES", "150"))
+COUNT = int(os.environ.get("MADL_FUZZ_FILES", "700"))
 
 
 def _trace(folder: Path) -> bytes:
@@ -85,6 +89,10 @@ def _snapshot(folder: Path) -> bytes:
     return (folder / "s.json").read_bytes()
 
 
+def _draw(data: bytes) -> None:
+    page_data(open_history(data))
+
+
 KINDS: dict[str, tuple[Callable[[Path], bytes], Callable[[bytes], object]]] = {
     "trace": (_trace, open_trace),
     "gzipped trace": (_gzipped, open_trace),
@@ -94,6 +102,13 @@ KINDS: dict[str, tuple[Callable[[Path], bytes], Callable[[bytes], object]]] = {
     "CSV": (_csv, open_trace),
     "snapshot": (_snapshot, load_snapshot),
     "either": (_snapshot, open_trace_or_snapshot),
+    "picture of a snapshot": (_snapshot, _draw),
+    "picture of a trace": (_trace, _draw),
+    "picture of a journal": (_journal, _draw),
+    "PyTorch snapshot": (lambda _: fragmented().pickled(4), _draw),
+    "old PyTorch snapshot": (lambda _: fragmented().pickled(2), _draw),
+    "what-if of PyTorch": (lambda _: fragmented().pickled(4), what_if),
+    "what-if of a trace": (_trace, what_if),
 }
 """What makes a sound file, and what reads it."""
 

@@ -12,6 +12,7 @@ import madl
 from madl import Memory, OutOfMemoryError, Pool, SoftLimitWarning
 from madl.backends.sim import SimBackend
 from madl.shortage import TagLimit
+from madl.stacks import Stack
 from tests.fakes import FakeBackend, Fault
 from tests.shortages import advice_of, check_sums, report_of
 
@@ -88,6 +89,20 @@ def test_a_refusal_by_a_tag_above_leaves_the_one_below_as_it_was(pool: Pool) -> 
     assert pool.stats().allocation_count == 2
 
 
+def test_of_the_limits_in_the_way_the_one_that_is_passed_most_is_named(
+    pool: Pool,
+) -> None:
+    with madl.tag("model", limit="10 MiB"), madl.tag("encoder", limit="6 MiB"):
+        held = pool.allocate(5 * MIB)
+        too_large = report_of(lambda: pool.allocate(7 * MIB))
+        both = report_of(lambda: pool.allocate(6 * MIB))
+        del held
+
+    assert too_large.tag_limit == TagLimit("model/encoder", 6 * MIB, 5 * MIB)
+    assert advice_of(too_large).startswith("a smaller request, or give the tag")
+    assert both.tag_limit == TagLimit("model/encoder", 6 * MIB, 5 * MIB)
+
+
 def test_other_pools_of_a_device_count_for_a_tag() -> None:
     device = SimBackend()
     first, second, elsewhere = Pool(device), Pool(device), Pool(SimBackend())
@@ -156,7 +171,9 @@ def test_a_failure_gives_back_what_was_claimed(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
-        def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+        def allocated(
+            self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+        ) -> int:
             raise KeyError
 
         def freed(self, allocation_id: int) -> None:

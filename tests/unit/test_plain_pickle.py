@@ -215,6 +215,7 @@ def test_a_broken_pickle_is_refused_with_the_reason(data: bytes, reason: str) ->
     [
         ("PICKLE_LIMIT_NBYTES", "abc", "it is larger than 3 bytes"),
         ("CONTAINER_LIMIT", [[], [], [], []], "it holds more than 3 containers"),
+        ("MEMO_LIMIT", [[], [], []], "it keeps more than 3 values for later"),
         ("OPCODE_LIMIT", [1, 2, 3], "the pickle has more than 3 opcodes"),
     ],
 )

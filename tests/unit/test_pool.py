@@ -11,6 +11,7 @@ from madl import Memory, Pool
 from madl.backends.protocol import Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.sizes import ADDRESS_SPACE_NBYTES
+from madl.stacks import Stack
 from tests.fakes import ALIGNMENT, FakeBackend, Fault
 
 KIB = 1024
@@ -388,7 +389,9 @@ def test_a_free_after_close_does_not_raise_when_the_device_fails(
 
 def test_a_listener_that_raises_changes_nothing(pool: Pool) -> None:
     class Broken:
-        def allocated(self, nbytes: int, tag: str | None, stream_number: int) -> int:
+        def allocated(
+            self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+        ) -> int:
             raise OSError("no space left")
 
         def freed(self, allocation_id: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import madl
+import madl.stacks
 from madl import Capability, Pool
 from madl.diagnostics import Allocate, Event, Free, Marker, open_trace
 from madl.testing.fakes import FakeBackend
@@ -197,6 +198,31 @@ def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> Non
     assert [len(a.stack) for a in allocations] == [2, 2, 2]
     assert allocations[0].stack == allocations[1].stack != allocations[2].stack
     assert len(trace.stacks) == 3, "none, and one for each line that allocates"
+
+
+def test_stacks_are_captured_once_for_all_that_want_them(
+    pool: Pool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[madl.stacks.Stack] = []
+    capture = madl.stacks.capture
+
+    def noted() -> madl.stacks.Stack:
+        captured.append(capture())
+        return captured[-1]
+
+    monkeypatch.setattr(madl.stacks, "capture", noted)
+
+    with (
+        madl.keep_stacks(3),
+        madl.record(path, stacks=2),
+        madl.record(tmp_path / "other.trace.gz", stacks=1),
+    ):
+        held = pool.allocate(8)
+        del held
+
+    assert len(captured) == 1
+    assert open_trace(path).stacks[1] == captured[0][:2]
+    assert open_trace(tmp_path / "other.trace.gz").stacks[1] == captured[0][:1]
 
 
 @pytest.mark.parametrize("stacks", [-1, 65])

@@ -104,3 +104,10 @@ def test_a_pool_with_live_memory_is_refused() -> None:
     assert str(caught.value) == (
         "replay needs a pool without live memory, got <madl.Pool on sim: 8 bytes live>"
     )
+
+
+def test_a_tag_that_no_pool_would_take_is_replaced_by_what_can_be_shown() -> None:
+    with Pool("sim") as pool:
+        result = replay(trace("a,0,10,0,t\x02", "a,1,5,0,t\x85"), pool)
+
+    assert set(result.stats.tags) == {"t?"}

@@ -9,7 +9,7 @@ import pytest
 
 import madl
 from madl import OutOfMemoryError, OutOfMemoryReport, Pool
-from madl.backends.protocol import MemoryInfo
+from madl.backends.protocol import MemoryInfo, Reservation
 from madl.backends.sim import SimBackend
 from madl.shortage import Group, NativeFailure, OtherPools
 from tests.fakes import FakeBackend
@@ -326,3 +326,23 @@ def test_a_device_that_does_not_answer_hides_no_report() -> None:
     check_sums(report)
     assert held.nbytes == MIB // 4
     assert report.device_total_nbytes is None
+
+
+def test_a_request_that_interrupts_another_is_told_so() -> None:
+    reports: list[OutOfMemoryReport] = []
+
+    class Interrupted(SimBackend):
+        def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+            if not reports:
+                reports.append(report_of(lambda: busy.allocate(14 * MIB)))
+            super().commit(reservation, offset, nbytes)
+
+    busy = Pool(Interrupted(total_nbytes=64 * MIB), limit=16 * MIB)
+    held = busy.allocate(4 * MIB)
+
+    (report,) = reports
+    check_sums(report)
+    assert held.nbytes == 4 * MIB == busy.stats().committed_nbytes
+    assert report.others == OtherPools(), "what is being committed is the pool's own"
+    assert "  committed   not known, limit 16.0 MiB\n" in str(OutOfMemoryError(report))
+    assert advice_of(report).startswith("allocate outside of finalizers, signal")

@@ -1,11 +1,14 @@
 """``Spillable`` gives its memory up when a pool needs the room, and gets it back."""
 
 import gc
+import os
 import random
+import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -289,3 +292,59 @@ def test_restoring_one_spills_another(pool: Pool) -> None:
     assert content(first) == {1}
     assert [second.is_spilled, third.is_spilled] == [True, False]
     assert [content(one) for one in (first, second, third)] == [{1}, {2}, {3}]
+
+
+def test_the_error_of_a_file_keeps_nothing_from_being_spilled_later(
+    tmp_path: Path,
+) -> None:
+    with Pool("cpu", limit=LIMIT) as pool:
+        spillable = Spillable(filled(pool, 7, 200 * KIB), directory=tmp_path)
+
+        with no_file_larger_than(KIB), pytest.raises(OutOfMemoryError) as failed:
+            pool.allocate(200 * KIB)
+
+        assert isinstance(failed.value.__context__, OSError)
+        assert spillable.spill() > 0
+        assert content(spillable) == {7}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_finds_its_content_whatever_other_threads_did(tmp_path: Path) -> None:
+    with Pool("cpu", limit=LIMIT) as pool:
+        spillables = [Spillable(filled(pool, n), directory=tmp_path) for n in range(4)]
+        stop = threading.Event()
+
+        def use() -> None:
+            while not stop.is_set():
+                for spillable in spillables:
+                    content(spillable)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        try:
+            statuses = [in_child(lambda: contents(spillables)) for _ in range(20)]
+        finally:
+            stop.set()
+            thread.join()
+
+        assert statuses == [0] * 20
+
+
+def contents(spillables: list[Spillable]) -> None:
+    for byte, spillable in enumerate(spillables):
+        assert content(spillable) == {byte}
+
+
+def in_child(call: Callable[[], None]) -> int:
+    """Return 0 if all went well in a forked child within ten seconds."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    signal.alarm(10)
+    try:
+        call()
+    except BaseException:  # whatever it is, this process must end here
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)

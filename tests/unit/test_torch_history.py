@@ -168,3 +168,12 @@ def test_the_limit_of_a_snapshot_is_what_the_device_had() -> None:
 def test_a_device_of_a_trace_is_an_error() -> None:
     with pytest.raises(FileFormatError, match="this is a trace, which is of no GPU"):
         open_history(b"# madl-trace v1\n", device=0)
+
+
+def test_requests_whose_sum_leaves_64_bits_are_refused() -> None:
+    dump = Dump()
+    for number in range(65):
+        dump.alloc(number << 20, (1 << 56) - 1)
+
+    with pytest.raises(FileFormatError, match="all requests together must be below"):
+        past(dump)

@@ -208,3 +208,16 @@ def test_a_ring_buffer_that_lost_its_start_still_gives_an_answer(lost: int) -> N
     assert found.capacity_nbytes == 82 * MIB
     assert found.peak_live_nbytes >= 60 * MIB
     assert found.outcomes
+
+
+@pytest.mark.parametrize("nbytes", [1 << 50, (1 << 56) - 1])
+def test_a_request_that_no_device_could_serve_is_said_to_be_wrong(nbytes: int) -> None:
+    dump = fragmented()
+    dump.fail(nbytes, 18 * MIB)
+
+    for data in (dump.pickled(), b"# madl-trace v1\na,0,%d\n" % nbytes):
+        found = what_if(data)
+
+        assert found.outcomes == ()
+        assert found.advice.startswith("No setting helps: ")
+        assert found.advice.endswith("Try: look for a shape that is wrong")

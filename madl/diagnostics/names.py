@@ -1,0 +1,12 @@
+"""Names out of files that anyone may have written."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text without control codes, lone surrogates and ends of lines.
+
+    >>> printable("weights\x1b[31m")
+    'weights?[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
