@@ -1,12 +1,12 @@
 """``Spillable`` gives its memory up when a pool needs the room, and gets it back."""
 
+import contextlib
 import gc
 import random
 import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -150,7 +150,7 @@ def test_a_file_that_cannot_be_written_leaves_the_content(
     directory = tmp_path / "missing" if kind == "missing" else tmp_path
     spillable = Spillable(filled(pool, 7), directory=directory)
 
-    with no_file_larger_than(4096) if kind == "full" else nullcontext():
+    with no_file_larger_than(4096) if kind == "full" else contextlib.nullcontext():
         with pytest.raises(OSError):  # noqa: PT011  # which one is the system's
             spillable.spill()
         with pytest.raises(OutOfMemoryError) as caught:
