@@ -249,6 +249,13 @@ def test_other_thresholds_are_refused(
     assert str(caught.value) == text
 
 
+def test_what_is_no_pool_is_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        route(pool="cpu")  # type: ignore[arg-type]  # that is the test
+
+    assert str(caught.value) == "pool must be a Pool, got 'cpu' (str)"
+
+
 def test_a_pool_that_the_cpu_cannot_reach_is_refused() -> None:
     with pytest.raises(MissingCapabilityError):
         route(pool=Pool("sim"))
