@@ -3,11 +3,14 @@
 import gc
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import madl
 from madl import MissingCapabilityError, Pool, default_pool, use_pool
+from madl.diagnostics import Allocate, Free, open_trace
 from madl.integrations.numpy import route
 
 pytest.importorskip("madl.hotpath._numpy")
@@ -226,6 +229,25 @@ def test_who_holds_memory_is_asked_for_it(pool: Pool) -> None:
         pool.on_out_of_memory(lambda _: held.clear())
 
         assert np.empty(200 << 20, np.uint8).nbytes == 200 << 20
+
+
+def test_a_recording_sees_routed_arrays_without_their_tag(
+    pool: Pool, tmp_path: Path
+) -> None:
+    with route(LARGE, pool), madl.record(tmp_path / "run.trace"), madl.tag("arrays"):
+        held = np.empty(LARGE, np.uint8)
+        del held
+
+    events = list(open_trace(tmp_path / "run.trace").events())
+    assert events == [Allocate(0, LARGE), Free(0)]
+
+
+def test_a_tags_limit_leaves_routed_arrays_out(pool: Pool) -> None:
+    with route(LARGE, pool), madl.tag("arrays", limit=LARGE - 1):
+        held = np.empty(LARGE, np.uint8)
+
+    assert held.nbytes == pool.stats().live_nbytes
+    assert pool.stats().tags == {}
 
 
 @pytest.mark.parametrize(
