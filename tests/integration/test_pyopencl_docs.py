@@ -1,4 +1,4 @@
-"""The code of the how-to runs as it is printed."""
+"""The code of the how-to runs as it is printed, and so does the example."""
 
 import gc
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.opencl.device import pyopencl_or_skip
+from tests.integration.ecosystem import EXAMPLES, output_of
 
 pyopencl_or_skip()
 pytestmark = pytest.mark.opencl
@@ -26,3 +27,14 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "8000000\n"
     names.clear()
     gc.collect()
+
+
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="tests run without the examples")
+def test_arrays_of_the_example_come_from_the_pool() -> None:
+    assert output_of(str(EXAMPLES / "pyopencl" / "arrays.py")) == (
+        "last: 1999999\n"
+        "tag: arrays\n"
+        "bytes live: 8000000\n"
+        "OutOfMemoryError: 134217728\n"
+        "and after: 0\n"
+    )
