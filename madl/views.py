@@ -126,7 +126,7 @@ def _array_with_care(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any,
                 f"{memory._nbytes} bytes are no whole number of {element}, which "
                 f"takes {element.itemsize}; pass a shape"
             )
-    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    dimensions = tuple(shape) if hasattr(shape, "__len__") else (shape,)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")
     needed = math.prod(dimensions) * element.itemsize

@@ -111,7 +111,7 @@ def _dtype_of(named: Any) -> "np.dtype[Any]":  # noqa: ANN401  # of any library
 
 def _dimensions(shape: Shape) -> tuple[int, ...]:
     # Not isinstance(): that of a protocol costs more than an array.
-    sizes = (shape,) if hasattr(shape, "__index__") else shape
+    sizes: Any = shape if hasattr(shape, "__len__") else (shape,)
     dimensions = tuple(operator.index(size) for size in sizes)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")

@@ -65,10 +65,7 @@ class CudaPool:
         self, device: str = "cuda:0", *, limit: int | str | None = None
     ) -> None:
         self._native = _native(device)
-        kind, _, index = device.partition(":")
-        if kind != "cuda":
-            raise ValueError(f"device must be a CUDA device, got {device!r}")
-        self._backend = CudaBackend(int(index or 0), memory="pages")
+        self._backend = CudaBackend(_index_of(device), memory="pages")
         self.device = self._backend.device
         self.index = self._backend.index
         if self.index in _pools:
@@ -96,8 +93,7 @@ class CudaPool:
     @staticmethod
     def of(device: str = "cuda:0") -> "CudaPool":
         """Return the device's pool; the first call makes it, without a limit."""
-        index = int(device.partition(":")[2] or 0)
-        return _pools.get(index) or CudaPool(device)
+        return _pools.get(_index_of(device)) or CudaPool(device)
 
     def _reserve(self, total_nbytes: int) -> Reservation:
         nbytes = align_up(total_nbytes * RESERVED_PER_MEMORY, self._backend.page_nbytes)
@@ -169,6 +165,13 @@ MALLOC, FREE, RECORD_STREAM = (
     f"madl_device_{name}" for name in ("malloc", "free", "record_stream")
 )
 """The names of the C functions, which find the pool by the device's number."""
+
+
+def _index_of(device: str) -> int:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise ValueError(f"device must be a CUDA device, got {device!r}")
+    return int(index or 0)
 
 
 def _native(device: str) -> ModuleType:

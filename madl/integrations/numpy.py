@@ -95,6 +95,8 @@ def route(threshold: int | str = "1 MiB", pool: Pool | None = None) -> Route:
     native = _native()
     if pool is None:
         pool = defaults.pool_in_use()
+    elif not isinstance(pool, Pool):
+        raise TypeError(f"pool must be a Pool, got {pool!r} ({type(pool).__name__})")
     handler = _handlers.get((pool, nbytes))
     if handler is None:  # two threads may both make one; the first is kept
         made = native.make_handler(pool, nbytes)

@@ -25,13 +25,13 @@ def import_peer(name: str, package: str) -> ModuleType:
         ) from error
 
 
-def cuda_backend_of(pool: Pool) -> CudaBackend:
+def cuda_backend_of(pool: object) -> CudaBackend:
     """Return what a pool of CUDA memory takes it from.
 
     Raises:
-        TypeError: The pool is of another device.
+        TypeError: The pool is of another device, or none.
     """
-    backend = pool._backend.inner
+    backend = pool._backend.inner if isinstance(pool, Pool) else None
     if not isinstance(backend, CudaBackend):
         raise TypeError(
             f"pool must be of a CUDA device, got {pool!r}; make one with Pool('cuda:0')"

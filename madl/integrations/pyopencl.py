@@ -190,8 +190,8 @@ def _queue_behind(memory: Memory, backend: OpenclBackend, queue: Any) -> Any:  #
     return queue
 
 
-def _backend_of(pool: Pool) -> OpenclBackend:
-    backend = pool._backend.inner
+def _backend_of(pool: object) -> OpenclBackend:
+    backend = pool._backend.inner if isinstance(pool, Pool) else None
     if not isinstance(backend, OpenclBackend):
         raise TypeError(
             f"pool must be of an OpenCL device, got {pool!r}; make one with "

@@ -3,8 +3,9 @@
 import contextlib
 import ctypes
 import math
+import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
@@ -22,7 +23,7 @@ _kept: dict[int, tuple[Any, Any]] = {}
 def tensor(
     memory: Memory,
     dtype: "torch.dtype | None" = None,
-    shape: int | Sequence[int] | None = None,
+    shape: SupportsIndex | Sequence[SupportsIndex] | None = None,
 ) -> "torch.Tensor":
     """Return a tensor over a memory, without a copy.
 
@@ -36,10 +37,13 @@ def tensor(
 
     Raises:
         ImportError: PyTorch is not installed.
+        TypeError: ``dtype`` is another library's, or ``shape`` no int and no several.
         ValueError: The memory is no whole number of elements, or too small.
     """
     torch = import_peer("torch", "torch")
     element = torch.uint8 if dtype is None else dtype
+    if not isinstance(element, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
     count, rest = divmod(memory.nbytes, element.itemsize)
     if shape is None:
         if rest:
@@ -48,7 +52,8 @@ def tensor(
                 f"{element.itemsize}; pass a shape"
             )
         shape = count
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes: Any = shape if hasattr(shape, "__len__") else (shape,)
+    dimensions = tuple(operator.index(size) for size in sizes)
     wanted = math.prod(dimensions)
     if min(dimensions, default=0) < 0:
         raise ValueError(f"dimensions must not be negative, got {dimensions}")

@@ -85,7 +85,12 @@ def main():
         [used] = [one for one in found.devices if one[:2] == (first, "cpu")]
         assert used.limit_nbytes == 64 * MIB
         assert used.live_nbytes >= 3 * MIB
-        wait_for(lambda: heartbeat(client, first)["cpu"]["live_nbytes"] >= 3 * MIB)
+
+        def is_told():
+            figures = heartbeat(client, first)  # None before the next heartbeat
+            return figures is not None and figures["cpu"]["live_nbytes"] >= 3 * MIB
+
+        wait_for(is_told)
 
 if __name__ == "__main__":
     main()

@@ -3,11 +3,14 @@
 import gc
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import madl
 from madl import MissingCapabilityError, Pool, default_pool, use_pool
+from madl.diagnostics import Allocate, Free, open_trace
 from madl.integrations.numpy import route
 
 pytest.importorskip("madl.hotpath._numpy")
@@ -228,6 +231,25 @@ def test_who_holds_memory_is_asked_for_it(pool: Pool) -> None:
         assert np.empty(200 << 20, np.uint8).nbytes == 200 << 20
 
 
+def test_a_recording_sees_routed_arrays_without_their_tag(
+    pool: Pool, tmp_path: Path
+) -> None:
+    with route(LARGE, pool), madl.record(tmp_path / "run.trace"), madl.tag("arrays"):
+        held = np.empty(LARGE, np.uint8)
+        del held
+
+    events = list(open_trace(tmp_path / "run.trace").events())
+    assert events == [Allocate(0, LARGE), Free(0)]
+
+
+def test_a_tags_limit_leaves_routed_arrays_out(pool: Pool) -> None:
+    with route(LARGE, pool), madl.tag("arrays", limit=LARGE - 1):
+        held = np.empty(LARGE, np.uint8)
+
+    assert held.nbytes == pool.stats().live_nbytes
+    assert pool.stats().tags == {}
+
+
 @pytest.mark.parametrize(
     ("threshold", "error", "text"),
     [
@@ -247,6 +269,13 @@ def test_other_thresholds_are_refused(
         route(threshold)
 
     assert str(caught.value) == text
+
+
+def test_what_is_no_pool_is_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        route(pool="cpu")  # type: ignore[arg-type]  # that is the test
+
+    assert str(caught.value) == "pool must be a Pool, got 'cpu' (str)"
 
 
 def test_a_pool_that_the_cpu_cannot_reach_is_refused() -> None:

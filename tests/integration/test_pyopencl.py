@@ -199,6 +199,13 @@ def test_an_array_of_nobody_has_no_memory() -> None:
         memory_of(array)
 
 
+def test_the_name_of_a_device_is_no_pool() -> None:
+    name: Any = "opencl:0"
+
+    with pytest.raises(TypeError, match="must be of an OpenCL device, got 'opencl:0'"):
+        PoolAllocator(name)
+
+
 def test_a_pool_of_another_device_is_refused() -> None:
     with madl.Pool("cpu") as pool, pytest.raises(TypeError) as caught:
         PoolAllocator(pool)

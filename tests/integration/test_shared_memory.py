@@ -203,6 +203,17 @@ def test_a_limit_holds_and_reclaimers_are_asked(pool: Pool) -> None:
     assert (report.live_nbytes, report.limit_nbytes) == (second.nbytes, MIB)
 
 
+def test_a_tag_counts_what_is_attached_under_it(pool: Pool) -> None:
+    token = madl.share(pool.allocate(100))
+
+    with madl.tag("received", limit=150):
+        attached = token.attach()
+        with pytest.raises(OutOfMemoryError):
+            token.attach()
+
+    assert attached.tag == "received"
+
+
 def test_more_than_the_machine_has_is_refused(pool: Pool) -> None:
     with pytest.raises(OutOfMemoryError):
         pool.allocate(1 << 50)

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -99,6 +99,22 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         tensor(pool.allocate(nbytes), torch.float32, shape)
+
+
+def test_a_dtype_of_another_library_is_refused(pool: Pool) -> None:
+    name: Any = "float32"
+
+    with pytest.raises(TypeError) as caught:
+        tensor(pool.allocate(16), name)
+
+    assert str(caught.value) == "dtype must be a torch.dtype, got 'float32'"
+
+
+def test_dimensions_may_be_numpys(pool: Pool) -> None:
+    memory = pool.allocate(16)
+
+    assert tensor(memory, torch.float32, np.int64(3)).shape == (3,)
+    assert tensor(memory, torch.float32, tuple(np.array([2, 2]))).shape == (2, 2)
 
 
 def test_the_last_tensor_gives_the_block_back(pool: Pool) -> None:

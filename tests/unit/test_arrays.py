@@ -18,7 +18,19 @@ def pool() -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize(
-    "shape", [3, (3,), (2, 3), [4, 5], (), (0,), (3, 0, 2), np.int64(7), (np.int8(2),)]
+    "shape",
+    [
+        3,
+        (3,),
+        (2, 3),
+        [4, 5],
+        (),
+        (0,),
+        (3, 0, 2),
+        np.int64(7),
+        (np.int8(2),),
+        np.array([2, 3]),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["float64", "u1", np.complex64, "i4,f8", ">i2", "S5"])
 def test_empty_has_the_shape_and_type_of_numpys(shape: int, dtype: str) -> None:

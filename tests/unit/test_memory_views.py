@@ -196,6 +196,7 @@ def test_an_array_is_of_all_bytes_by_default(pool: Pool) -> None:
         ("int16", (2, 3, 4), (2, 3, 4)),
         ("complex128", [3], (3,)),
         (">i4", np.int64(2), (2,)),
+        (">i4", np.array([1, 2]), (1, 2)),
         ([("a", "i4"), ("b", "f8")], (4,), (4,)),
         ("uint8", (), ()),
         ("uint8", (5, 0), (5, 0)),

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -184,6 +184,13 @@ def test_a_resource_says_what_its_memory_is(
             resource.is_host_accessible,
             resource.is_managed,
         )
+
+
+def test_the_name_of_a_device_is_no_pool() -> None:
+    name: Any = "cuda:0"
+
+    with pytest.raises(TypeError, match="pool must be of a CUDA device, got 'cuda:0'"):
+        memory_resource(name)
 
 
 def test_a_pool_of_another_device_is_refused() -> None:

@@ -437,12 +437,21 @@ def test_a_device_has_one_pool(pool: CudaPool) -> None:
     ("device", "limit", "message"),
     [
         ("cpu", None, "device must be a CUDA device, got 'cpu'"),
+        ("cuda:first", None, "device must be a CUDA device, got 'cuda:first'"),
         ("cuda:1", PAGE - 1, "limit must hold a page of 2.0 MiB, got 2097151"),
     ],
 )
 def test_wrong_arguments_say_so(device: str, limit: int | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CudaPool(device, limit=limit)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda_pinned:0", "cuda:-1"])
+def test_no_other_device_has_the_pool_of_a_cuda_device(
+    pool: CudaPool, device: str
+) -> None:
+    with pytest.raises(ValueError, match="device must be a CUDA device, got"):
+        CudaPool.of(device)
 
 
 def test_a_device_that_is_not_there_says_so() -> None:
