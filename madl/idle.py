@@ -68,6 +68,9 @@ class IdleTrim:
 
 def trim_when_idle(pool: Trimmable, after_s: float, keep: int) -> Callable[[], None]:
     """Trim a pool whenever nothing happened for a time; return what ends that."""
-    if not after_s > 0:
-        raise ValueError(f"after_s must be positive, got {after_s}")
+    if not isinstance(after_s, int | float):
+        raise TypeError(f"after_s must be a number of seconds, got {after_s!r}")
+    if not 0 < after_s <= threading.TIMEOUT_MAX:
+        most = int(threading.TIMEOUT_MAX)
+        raise ValueError(f"after_s must be positive, at most {most}, got {after_s}")
     return IdleTrim(pool, after_s, keep).stop

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from madl.diagnostics.trace import Trace
+from madl.shortage import NO_TAG
 
 MOST_SAMPLES = 50_000
 """Of the counter, besides the peak: browsers get slow with more."""
 MOST_TAGS = 20
 """With the most bytes at the peak; the others are one."""
 OTHERS = "(other tags)"
-NO_TAG = "(no tag)"
 
 
 def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from madl.diagnostics.trace import Trace
+from madl.shortage import NO_TAG
 from madl.snapshot import PoolSnapshot
-
-NO_TAG = "(no tag)"
 
 
 class Held(NamedTuple):

@@ -98,7 +98,11 @@ def _limits(report: OutOfMemoryReport) -> str:
 
 
 def _held(holder: Holder) -> str:
-    return f"{holder.name}: {format_nbytes(holder.nbytes)} in {holder.block_count}"
+    held = f": {format_nbytes(holder.nbytes)} in {holder.block_count}"
+    most = _WIDTH - 2 - _LABEL_WIDTH - len(held)
+    name = holder.name
+    # The end of a path, or of nested tags, tells more than its start.
+    return f"{name if len(name) <= most else f'...{name[3 - most :]}'}{held}"
 
 
 def _wrap(text: str, indent: str) -> str:
@@ -106,6 +110,5 @@ def _wrap(text: str, indent: str) -> str:
         text,
         _WIDTH,
         subsequent_indent=indent,
-        break_long_words=False,
         break_on_hyphens=False,
     )

@@ -84,7 +84,14 @@ def test_the_thread_keeps_no_pool_and_ends_with_it() -> None:
     assert until(is_gone)
 
 
-@pytest.mark.parametrize("after_s", [0, -1.0, float("nan")])
-def test_a_time_that_is_none_is_refused(after_s: float) -> None:
-    with pytest.raises(ValueError, match=f"^after_s must be positive, got {after_s}$"):
+@pytest.mark.parametrize("after_s", [0, -1.0, float("nan"), float("inf"), 1e100])
+def test_a_time_that_nobody_can_wait_is_refused(after_s: float) -> None:
+    with pytest.raises(
+        ValueError, match=r"^after_s must be positive, at most \d+, got"
+    ):
         Pool("sim").trim_when_idle(after_s)
+
+
+def test_a_time_must_be_a_number() -> None:
+    with pytest.raises(TypeError, match=r"^after_s must be a number of seconds"):
+        Pool("sim").trim_when_idle("1")  # type: ignore[arg-type]  # the point

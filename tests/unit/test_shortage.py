@@ -346,3 +346,20 @@ def test_a_request_that_interrupts_another_is_told_so() -> None:
     assert report.others == OtherPools(), "what is being committed is the pool's own"
     assert "  committed   not known, limit 16.0 MiB\n" in str(OutOfMemoryError(report))
     assert advice_of(report).startswith("allocate outside of finalizers, signal")
+
+
+def test_names_longer_than_a_line_are_no_wider() -> None:
+    tag = "encoder" * 40
+    with Pool("sim", limit=8 * MIB) as pool, madl.tag(tag, limit=7 * MIB):
+        held = pool.allocate(6 * MIB, tag=f"weights/{tag}/end")
+        small = pool.allocate(MIB)
+        by_limit = report_of(lambda: pool.allocate(8 * MIB))
+        by_tag = report_of(lambda: pool.allocate(7 * MIB))
+        del held, small
+
+    for report in (by_limit, by_tag):
+        check_sums(report)
+        text = str(OutOfMemoryError(report))
+        assert "encoder/end: 6.0 MiB in 1\n" in text
+    assert by_tag.tag_limit is not None
+    assert tag in advice_of(by_tag).replace(" ", "")
