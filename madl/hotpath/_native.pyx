@@ -6,10 +6,12 @@ lock: a bin serves most calls under the pool's guard. A miss takes the interpret
 lock for a moment, so no caller may hold a lock that a Python thread could wait for.
 """
 
+import threading
+
 cimport cython
 from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc as c_calloc
 from libc.stdlib cimport free as c_free
@@ -30,13 +32,14 @@ from madl.hotpath.bins cimport (
 )
 
 from madl.backends.protocol import Capability
-from madl.errors import MissingCapabilityError
+from madl.errors import MadlError, MissingCapabilityError
 from madl.hotpath.shared import NativeFunctions
 
 cdef extern from "Python.h":
     int Py_IsInitialized() noexcept nogil
     void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
     void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
+    int Py_AddPendingCall(int (*function)(void*) except -1, void* argument) noexcept
 
 cdef size_t LARGEST_REQUEST = <size_t>-1 >> 2
 
@@ -109,6 +112,37 @@ cdef inline uintptr_t _address(Block* block) noexcept nogil:
     )
 
 
+cdef int _raise(void* kept) except -1 with gil:
+    error = <object>kept
+    Py_DECREF(error)
+    raise error
+
+
+cdef void _raise_later(error):
+    """Raise an error in the main thread, to which those of signal handlers belong."""
+    if threading.current_thread() is threading.main_thread():
+        Py_INCREF(error)
+        if Py_AddPendingCall(_raise, <void*>error):
+            Py_DECREF(error)
+
+
+cdef Block* _miss_whatever_comes(HotPool pool, size_t nbytes) except? NULL:
+    """Miss; what interrupts that, such as a signal handler's exception, comes later.
+
+    The caller could only call it a lack of memory.
+    """
+    try:
+        return pool.miss(nbytes)
+    except (MadlError, MemoryError, ValueError, Warning):  # the pool's own answers
+        raise
+    except BaseException as error:
+        interruption = error
+    try:
+        return pool.miss(nbytes)
+    finally:
+        _raise_later(interruption)  # last: the next step of Python is late enough
+
+
 cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
     """Return a block that was not in its bin, or NULL; never an exception."""
     cdef PyObject* kind
@@ -121,7 +155,7 @@ cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
         # The caller's exception, if one is in flight, must come out as it went in.
         PyErr_Fetch(&kind, &error, &traceback)
         try:
-            block = (<HotPool>context.pool).miss(nbytes)
+            block = _miss_whatever_comes(<HotPool>context.pool, nbytes)
         except BaseException:
             PyErr_Clear()
         PyErr_Restore(kind, error, traceback)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from madl import Pool
+from madl.backends.cpu import CpuBackend
+from madl.backends.protocol import Reservation
 from madl.integrations.numpy import route
 
 pytest.importorskip("madl.hotpath._numpy")
@@ -93,3 +95,32 @@ def test_an_exception_stays_when_the_last_array_closes_the_pool(pool: Pool) -> N
         np.array([1.0, 2.0, Closing()], dtype=float)
 
     assert pool.stats().committed_nbytes == 0
+
+
+class Interrupted(CpuBackend):
+    """A backend whose first reservation a user interrupts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interruptions = 0
+
+    def reserve(self, nbytes: int) -> Reservation:
+        if not self.interruptions:
+            self.interruptions += 1
+            raise KeyboardInterrupt
+        return super().reserve(nbytes)
+
+
+def make_and_go_on() -> None:
+    np.empty(4096, np.uint8)
+    for _ in range(1_000_000):  # NumPy cannot pass it on; a later step does
+        pass
+
+
+def test_an_interruption_is_no_lack_of_memory() -> None:
+    pool = Pool(Interrupted())
+
+    with route(4096, pool), pytest.raises(KeyboardInterrupt):
+        make_and_go_on()
+
+    assert pool.stats().allocation_count == 1
