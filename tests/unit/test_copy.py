@@ -163,6 +163,7 @@ class OnlyInterface:
     """What offers NumPy's interface and no buffer."""
 
     def __init__(self, array: "np.ndarray[Any, np.dtype[Any]]") -> None:
+        self.array = array  # the interface tells an address, and keeps nothing
         self.__array_interface__ = array.__array_interface__
 
 
