@@ -18,7 +18,7 @@ from tests.backends.host import (
     OS_PAGE,
     PAGE,
     fault_count,
-    kernel_field,
+    kernel_sum,
     read,
     resident_nbytes,
     write,
@@ -59,7 +59,7 @@ def test_what_is_resident_is_committed(page_nbytes: int, is_lazy: bool) -> None:
             pool.trim(pool.stats().live_nbytes)
         # Neighbours may be one VMA, so only the sum over all of them is exact.
         reservations = [arena.reservation for arena in pool._growth.all_arenas()]
-        resident = sum(kernel_field(each, "Rss") for each in reservations)
+        resident = kernel_sum(reservations, "Rss")
         excess.append(resident - pool.stats().committed_nbytes)
 
     assert max(excess) <= 0

@@ -168,11 +168,11 @@ def traces():
     names = [name for name in os.listdir("/dev/shm") if name.startswith("madl")]
     return len(os.listdir("/proc/self/fd")), names
 
-def hold(token, queue):
+def hold(token, sender):
     attached = token.attach()
     own = madl.allocate(LARGE, device="shared")
     own.fill(1)
-    queue.put(madl.share(own))
+    sender.send(madl.share(own))
     time.sleep(600)
 
 if __name__ == "__main__":
@@ -180,12 +180,15 @@ if __name__ == "__main__":
     pool = madl.Pool("shared")
     memory = pool.allocate(1 << 20)
     memory.fill(5)
-    queue = context.SimpleQueue()
     before = shared_nbytes()
     for turn in range(3):
-        worker = context.Process(target=hold, args=(madl.share(memory), queue))
+        # Not a queue: whoever is killed may hold its lock, and then nobody gets it.
+        receiver, sender = context.Pipe(duplex=False)
+        worker = context.Process(target=hold, args=(madl.share(memory), sender))
         worker.start()
-        attached = queue.get().attach()
+        attached = receiver.recv().attach()
+        receiver.close()
+        sender.close()
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
         worker.close()
