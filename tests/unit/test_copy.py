@@ -201,7 +201,7 @@ def test_arrays_of_other_libraries_are_copied(
 ) -> None:
     memory = pool.allocate(32)
 
-    madl.copy(memory, wrap(np.arange(4)))
+    madl.copy(memory, wrap(np.arange(4, dtype=np.int64)))
 
     assert memory.as_array("int64").tolist() == [0, 1, 2, 3]
 
@@ -223,7 +223,7 @@ def test_arrays_of_other_libraries_are_written(
     pool: Pool, wrap: Callable[[object], object]
 ) -> None:
     memory, target = pool.allocate(32), np.zeros(4, np.int64)
-    memory.copy_from(np.arange(4))
+    memory.copy_from(np.arange(4, dtype=np.int64))
 
     madl.copy(wrap(target), memory)
 
@@ -233,7 +233,7 @@ def test_arrays_of_other_libraries_are_written(
 def test_two_arrays_of_other_libraries_are_copied() -> None:
     target = np.zeros(4, np.int64)
 
-    madl.copy(OnlyInterface(target), OnlyDlpack(np.arange(4), 1))
+    madl.copy(OnlyInterface(target), OnlyDlpack(np.arange(4, dtype=np.int64), 1))
 
     assert target.tolist() == [0, 1, 2, 3]
 
@@ -247,7 +247,7 @@ def test_two_arrays_of_other_libraries_are_copied() -> None:
             "a builtins.str",
         ),
         (
-            OnlyDlpack(np.arange(4), 8),
+            OnlyDlpack(np.arange(4, dtype=np.int64), 8),
             "madl.copy takes a Memory, or an array whose bytes the CPU reaches, got "
             f"a {__name__}.OnlyDlpack",
         ),
