@@ -182,8 +182,9 @@ def _moments(history: History) -> "NDArray[np.int64]":
 def _largest_holders(history: History) -> list[int]:
     """Return who holds most at the peak; then, who was given most in all."""
     blocks = history.blocks
+    holder = blocks.holder.astype(np.intp)
     at_peak, given = (
-        np.bincount(blocks.holder[rows], blocks.nbytes[rows], len(history.holders))
+        np.bincount(holder[rows], blocks.nbytes[rows], len(history.holders))
         for rows in (history.live_at(history.peak_moment), slice(None))
     )
     order = np.lexsort((-given, -at_peak))

@@ -149,7 +149,8 @@ class History:
     def held_at(self, moment: int) -> dict[str | None, tuple[int, int]]:
         """Return live bytes and blocks of each holder, the largest first."""
         rows = self.live_at(moment)
-        holder, nbytes = self.blocks.holder[rows], self.blocks.nbytes[rows]
+        holder = self.blocks.holder[rows].astype(np.intp)
+        nbytes = self.blocks.nbytes[rows]
         count = np.bincount(holder, minlength=len(self.holders))
         # Not bincount's weights, which are floats: sums are exact to the byte.
         held = np.zeros(len(self.holders), np.int64)
@@ -161,6 +162,7 @@ class History:
         self, nbytes: "Integers", start: "Integers", stop: "Integers"
     ) -> "Integers":
         changes = np.zeros(self.last_moment + 2, np.int64)
-        np.add.at(changes, start, nbytes)
-        np.subtract.at(changes, stop, nbytes)
+        # An index has 32 bits where an address has.
+        np.add.at(changes, start.astype(np.intp), nbytes)
+        np.subtract.at(changes, stop.astype(np.intp), nbytes)
         return changes.cumsum()[:-1]

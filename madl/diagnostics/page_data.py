@@ -136,7 +136,8 @@ def _names(
     history: History, column: "NDArray[np.int64]", names: tuple[str | None, ...]
 ) -> tuple["NDArray[np.int64]", list[str]]:
     """Return names for a page, those of the most bytes, and the column for them."""
-    given = np.bincount(column, history.blocks.nbytes, minlength=len(names))
+    weights = history.blocks.nbytes
+    given = np.bincount(column.astype(np.intp), weights, minlength=len(names))
     order = np.argsort(-given, kind="stable")[:NAMES_ON_PAGE]
     number_of = np.full(len(names), len(order), np.int64)
     number_of[order] = np.arange(len(order))

@@ -10,6 +10,7 @@ from madl.backends.sim import SimBackend
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
 from madl.diagnostics.ranges import RangeLog
 from madl.diagnostics.trace import Trace
+from madl.errors import FileFormatError
 from madl.hotpath import Memory
 from madl.pool import Pool
 
@@ -77,10 +78,15 @@ def history_of_trace(
 
     Raises:
         OutOfMemoryError: The trace needs more than the limit, or than ``sim`` has.
+        FileFormatError: It asks for more than this machine can address.
     """
     sim = LoggedSim()
     with Pool(sim, limit=limit) as pool:
-        columns = _replay(trace, pool, sim, on_progress)
+        try:
+            columns = _replay(trace, pool, sim, on_progress)
+        except OverflowError as error:  # with 32 bits, of a trace that 64 have made
+            reason = f"{error}. Try: a machine with wider addresses"
+            raise FileFormatError(trace.name, 0, reason) from None
         limit_nbytes = pool.limit_nbytes
         rows = sim.log.rows(len(trace))
     place_of, places = _places(trace)

@@ -17,6 +17,8 @@ EXAMPLE = "resnet50-train"
 FOLDERS = ("tests/unit", "tests/property", "tests/hotpath")
 WITHOUT_NUMPY = FOLDERS[1:]
 """Most files of the first make arrays."""
+PICTURES = "tests/property/test_damaged_files.py"
+"""They are drawn with NumPy."""
 DEVICES = ("cuda", "opencl")
 """Their libraries are this machine's own, and so are their tests."""
 
@@ -52,6 +54,8 @@ def run_tests(
     tests = [*(FOLDERS if has_numpy else WITHOUT_NUMPY), *tests_of_the_host()]
     options = ("-q", "-p", "no:cacheprovider", "--tb=short")
     left_out = [f"--deselect={test}" for test in deselected]
+    if not has_numpy:
+        left_out.append(f"--ignore={PICTURES}")
     said = run(
         [*python, "-m", "pytest", *options, *left_out, *tests],
         timeout_s=900,
