@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from madl.diagnostics.stack_text import stack_from_lists
-from madl.diagnostics.trace_lines import TraceSource, opened, path_of
+from madl.diagnostics.trace_lines import TraceSource, opened, path_of, read_up_to
 from madl.errors import FileFormatError
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
@@ -61,7 +61,7 @@ def load_snapshot(source: TraceSource) -> PoolSnapshot:
     """
     path = path_of(source)
     with opened(source) as file:
-        text = file.read(SNAPSHOT_LIMIT_NBYTES + 1)
+        text = read_up_to(file, SNAPSHOT_LIMIT_NBYTES)
     if len(text) > SNAPSHOT_LIMIT_NBYTES:
         reason = f"a snapshot has at most {SNAPSHOT_LIMIT_NBYTES} bytes"
         raise FileFormatError(path, 0, reason)

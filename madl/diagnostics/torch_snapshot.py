@@ -8,7 +8,13 @@ from typing import NamedTuple
 from madl.diagnostics.plain_pickle import PICKLE_LIMIT_NBYTES, read_plain_pickle
 from madl.diagnostics.torch_fields import Fields, shown
 from madl.diagnostics.torch_models.settings import AllocatorSettings, settings_of_text
-from madl.diagnostics.trace_lines import PICKLE_START, TraceSource, opened, path_of
+from madl.diagnostics.trace_lines import (
+    PICKLE_START,
+    TraceSource,
+    opened,
+    path_of,
+    read_up_to,
+)
 from madl.errors import FileFormatError
 
 RECORD_LIMIT = 1 << 22
@@ -91,7 +97,7 @@ def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:
     """
     path = path_of(source)
     with opened(source) as file:
-        data = file.read(PICKLE_LIMIT_NBYTES + 1)
+        data = read_up_to(file, PICKLE_LIMIT_NBYTES)
     root = Fields(read_plain_pickle(data, path), path, "")
     places = _Places()
     return TorchSnapshot(

@@ -30,6 +30,7 @@ LINE_COUNT_LIMIT = 1 << 31
 PICKLE_START = b"\x80"
 """Of protocol 2 or later."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_NBYTES = 1 << 20
 _SHOWN_LETTERS = 40
 _LONGEST_NUMBER = len(str(1 << 64))
 _HEXADECIMAL_DIGITS = frozenset(b"0123456789abcdefABCDEF")
@@ -153,3 +154,15 @@ def shown(field: bytes) -> str:
     if len(text) <= _SHOWN_LETTERS:
         return repr(text)
     return f"{text[:_SHOWN_LETTERS]!r}..."
+
+
+def read_up_to(file: IO[bytes], nbytes: int) -> bytes:
+    """Return the content, or a little more than ``nbytes`` where there is more.
+
+    Piece by piece: asked for so many bytes at once, a file makes room for all of them.
+    """
+    pieces, total = [], 0
+    while total <= nbytes and (piece := file.read(_PIECE_NBYTES)):
+        pieces.append(piece)
+        total += len(piece)
+    return b"".join(pieces)
