@@ -50,6 +50,7 @@ class Apart:
             is_apart=True,
         )
         self.arenas.append(arena)
+        backend.claim(arena.reservation)
         offset = arena.align(0, alignment)
         try:
             if not arena.is_segment:

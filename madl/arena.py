@@ -1,6 +1,7 @@
 """One reservation of a device, its blocks, and the pages that are committed in it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -8,7 +9,12 @@ from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.budget import Budget
 from madl.core.first_fit import FirstFit
-from madl.errors import MissingCapabilityError, OutOfMemoryError, OutOfMemoryReport
+from madl.errors import (
+    MadlError,
+    MissingCapabilityError,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
 from madl.sizes import align_up
 
@@ -50,6 +56,9 @@ class Arena(HotArena):
                 f"reservations aligned to {BLOCK_GRANULARITY} bytes",
                 "a backend that aligns them itself",
             )
+        # Runs of pages that a call was interrupted in: nobody knows their state.
+        self._doubtful: list[tuple[int, int]] = []
+        self.is_leaving = False
         self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
         super().__init__(
@@ -92,6 +101,35 @@ class Arena(HotArena):
 
     def commit(self, first: int, stop: int) -> None:
         """Commit pages; on failure nothing has changed."""
+        self._change(self._commit, first, stop)
+
+    def decommit(self, first: int, stop: int) -> None:
+        """Give the memory of idle pages back to the device."""
+        self._change(self._decommit, first, stop)
+
+    def move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
+        """Take the memory of idle pages and commit it at a page of another arena.
+
+        It may be this arena too.
+        """
+        take = partial(self._move, into=into, destination=destination)
+        there = destination, destination + stop - first
+        into._change(lambda *_: self._change(take, first, stop), *there)
+
+    def _change(
+        self, change: Callable[[int, int], None], first: int, stop: int
+    ) -> None:
+        """Change the state of pages; remember those that it was interrupted in."""
+        run = first, stop
+        self._doubtful.append(run)
+        try:
+            change(first, stop)
+        except MadlError:  # the device's own: nothing has changed
+            self._doubtful.remove(run)
+            raise
+        self._doubtful.remove(run)
+
+    def _commit(self, first: int, stop: int) -> None:
         nbytes = (stop - first) * self.page_nbytes
         offset = first * self.page_nbytes
         self._claimed(
@@ -99,6 +137,24 @@ class Arena(HotArena):
         )
         self.blocks.pages.commit(first, stop)
         self.budget.commit(nbytes)
+
+    def _decommit(self, first: int, stop: int) -> None:
+        nbytes = (stop - first) * self.page_nbytes
+        self.backend.decommit(self.reservation, first * self.page_nbytes, nbytes)
+        self.blocks.pages.decommit(first, stop)
+        self.budget.decommit(nbytes)
+
+    def _move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
+        page_nbytes = self.page_nbytes
+        self.backend.remap(
+            self.reservation,
+            first * page_nbytes,
+            destination * page_nbytes,
+            (stop - first) * page_nbytes,
+            into=into.reservation,
+        )
+        self.blocks.pages.decommit(first, stop)
+        into.blocks.pages.commit(destination, destination + stop - first)
 
     def _claimed(self, nbytes: int, take: Callable[[], _Taken]) -> _Taken:
         """Take bytes from the device that the pool, and all together, may have."""
@@ -111,33 +167,42 @@ class Arena(HotArena):
             self.budget.give_back(nbytes)
             raise
 
-    def decommit(self, first: int, stop: int) -> None:
-        """Give the memory of idle pages back to the device."""
-        nbytes = (stop - first) * self.page_nbytes
-        self.backend.decommit(self.reservation, first * self.page_nbytes, nbytes)
-        self.blocks.pages.decommit(first, stop)
-        self.budget.decommit(nbytes)
-
-    def move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
-        """Take the memory of idle pages and commit it at a page of another arena.
-
-        It may be this arena too.
-        """
-        page_nbytes = self.page_nbytes
-        self.backend.remap(
-            self.reservation,
-            first * page_nbytes,
-            destination * page_nbytes,
-            (stop - first) * page_nbytes,
-            into=into.reservation,
-        )
-        self.blocks.pages.decommit(first, stop)
-        into.blocks.pages.commit(destination, destination + stop - first)
-
     def release(self) -> None:
-        """Give the reservation back; no block of it is live."""
-        self.backend.release(self.reservation)
+        """Give the reservation back; no block of it is live.
+
+        Raises:
+            MadlError: The device keeps it, and so does the arena.
+        """
+        self.is_leaving = True
+        try:
+            self.backend.release(self.reservation)
+        except MadlError:
+            self.is_leaving = False
+            raise
         self.budget.decommit(self.committed_nbytes)
+
+    def leave_again(self) -> None:
+        """Release it, whether or not an interrupted ``release`` had done so."""
+        with suppress(MadlError, ValueError):  # it is not known any more
+            self.backend.release(self.reservation)
+
+    def recover(self, placed: list[tuple[int, int]]) -> None:
+        """Put right what a call was interrupted in: all that is certain are blocks.
+
+        Args:
+            placed: ``(offset, nbytes)`` of each.
+        """
+        doubtful = list(self._doubtful)
+        pages = self.blocks.pages.without(doubtful)
+        for first, stop in doubtful:
+            self.backend.settle(
+                self.reservation,
+                first * self.page_nbytes,
+                (stop - first) * self.page_nbytes,
+                committed_nbytes=pages.committed * self.page_nbytes,
+            )
+        self.blocks.rebuild(placed, doubtful)
+        self._doubtful = []
 
 
 def reserve_most(

@@ -21,7 +21,8 @@ class DeviceBudget:
     def __init__(self) -> None:
         self.limit_nbytes: int | None = None
         self.soft = SoftLimit()
-        self.committed_nbytes = 0
+        # By pool, so that one whose call was interrupted can put its part right.
+        self._drawn: dict[object, int] = {}
         self._tags: weakref.WeakValueDictionary[str, TagBudget] = (
             weakref.WeakValueDictionary()
         )
@@ -37,26 +38,40 @@ class DeviceBudget:
             return budget
 
     @property
+    def committed_nbytes(self) -> int:
+        """Bytes that all pools have committed, or are about to."""
+        with self._lock:
+            return sum(self._drawn.values())
+
+    @property
     def room_nbytes(self) -> int | None:
         """Bytes that may still be committed; ``None`` without a limit."""
         if self.limit_nbytes is None:
             return None
         return max(self.limit_nbytes - self.committed_nbytes, 0)
 
-    def claim(self, nbytes: int) -> bool:
-        """Count bytes as committed, unless that would pass the limit."""
+    def claim(self, pool: object, nbytes: int) -> bool:
+        """Count bytes of a pool as committed, unless that would pass the limit."""
         with self._lock:
             committed = self.committed_nbytes + nbytes
             if self.limit_nbytes is not None and committed > self.limit_nbytes:
                 return False
-            self.committed_nbytes = committed
+            self._drawn[pool] = self._drawn.get(pool, 0) + nbytes
             self.soft.look(committed)
             return True
 
-    def give_back(self, nbytes: int) -> None:
-        """Count bytes as committed no more."""
+    def give_back(self, pool: object, nbytes: int) -> None:
+        """Count bytes of a pool as committed no more."""
         with self._lock:
-            self.committed_nbytes -= nbytes
+            self.correct(pool, self._drawn.get(pool, 0) - nbytes)
+
+    def correct(self, pool: object, nbytes: int) -> None:
+        """Set what a pool has committed."""
+        with self._lock:
+            if nbytes:
+                self._drawn[pool] = nbytes
+            else:
+                self._drawn.pop(pool, None)
             self.soft.look(self.committed_nbytes)
 
     def set_limits(
@@ -142,7 +157,7 @@ class Budget:
         self._claimed_nbytes += nbytes
         own = self.committed_nbytes + self._claimed_nbytes
         is_over = self.limit_nbytes is not None and own > self.limit_nbytes
-        if is_over or not self.device.claim(nbytes):
+        if is_over or not self.device.claim(self, nbytes):
             self._claimed_nbytes -= nbytes
             return False
         return True
@@ -150,7 +165,7 @@ class Budget:
     def give_back(self, nbytes: int) -> None:
         """Undo a claim."""
         self._claimed_nbytes -= nbytes
-        self.device.give_back(nbytes)
+        self.device.give_back(self, nbytes)
 
     def commit(self, nbytes: int) -> None:
         """Note that bytes have been taken from the device, which were claimed."""
@@ -164,7 +179,13 @@ class Budget:
         """Note that bytes have been given back to the device."""
         self.committed_nbytes -= nbytes
         self.soft.look(self.committed_nbytes)
-        self.device.give_back(nbytes)
+        self.device.give_back(self, nbytes)
+
+    def correct(self, nbytes: int) -> None:
+        """Set what is committed, after a call that was interrupted while it counted."""
+        self._claimed_nbytes = 0
+        self.committed_nbytes = nbytes
+        self.device.correct(self, nbytes)
 
     def sample(self, allocation_count: int) -> None:
         """Note after how many allocations so much was committed."""

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 
-from madl.hotpath import IS_COMPILED, HotPool
+from madl.hotpath import HotPool
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
 _held: list[list[HotPool]] = []
@@ -59,22 +59,8 @@ def _after_in_child() -> None:
         for lane in pool._family():
             lane._lock = lock
         pool._lock_holder = 0
-        if not IS_COMPILED:  # compiled code cannot be in the middle of a free
-            _recount(pool)
+        pool._recount()
     _held.clear()  # last: a pool that nobody else refers to any more ends here
-
-
-def _recount(pool: HotPool) -> None:
-    """Count anew: a thread that is gone may have been in the middle of a free.
-
-    What it had in hand stays live for ever, like all else that it held.
-    """
-    states = pool._all_states()
-    live_nbytes = sum(state.nbytes for state in states if state.is_live)
-    binned_nbytes = sum(state.capacity for state in states if not state.is_live)
-    account = pool._account
-    if (live_nbytes, binned_nbytes) != (account.live_nbytes, account.binned_nbytes):
-        account.correct(live_nbytes, binned_nbytes)
 
 
 if hasattr(os, "register_at_fork"):

@@ -210,6 +210,7 @@ class Growth:
         else:
             arena = self._reserve_segment(band, at_least)
         self.bands[band].append(arena)
+        self.backend.claim(arena.reservation)
         return arena
 
     def _reserve_segment(self, band: int, at_least: int) -> Arena:
@@ -281,16 +282,16 @@ class Growth:
 
     def _close(self, arena: Arena) -> None:
         arena.release()
-        for growth in self.family:
-            for band in growth.bands:
-                if arena in band:
-                    band.remove(arena)
+        self.forget(arena)
+
+    def forget(self, arena: Arena) -> None:
+        """Keep an arena no longer that has been released."""
+        for arenas in chain([self.apart.arenas], *(one.bands for one in self.family)):
+            if arena in arenas:
+                arenas.remove(arena)
 
     def stop_placing(self) -> None:
-        """Take the arenas out of the pool's sight, so that it finds no place any more.
-
-        They stay here until what is live in them is freed.
-        """
+        """Hide the arenas from the pool; they stay here until they are empty."""
         seen = self.bands
         self.bands = ([*seen[0]], [*seen[1]])
         for band in seen:

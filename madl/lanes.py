@@ -7,6 +7,7 @@ when the device is seen to be done with them.
 """
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Hashable
@@ -19,6 +20,7 @@ from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
+from madl.recovery import recover
 from madl.slowpath import SlowPool
 
 MOST_STREAMS_SEEN = 1024
@@ -60,11 +62,15 @@ class _Ordered(SlowPool):
         placed = memory._place()
         if lane is self or placed is None or placed[0] is None:
             return
-        with self._locked():
-            users = self._users.setdefault((placed[0], placed[1]), [])
-            if lane._growth.order not in users:
-                users.append(lane._growth.order)
+        key, order = (placed[0], placed[1]), lane._growth.order
+
+        def add_user() -> None:
+            users = self._users.setdefault(key, [])
+            if order not in users:
+                users.append(order)
             memory._unbin()
+
+        self._locked(add_user)
 
     def _unplace_when_unused(self, block: Block, arena: HotArena, offset: int) -> None:
         users = self._users.pop((arena, offset), None)
@@ -104,17 +110,20 @@ class StreamPool(_Ordered):
 
     def _find_lane(self, stream: object) -> SlowPool:
         key = self._key_of(stream, instead="allocate without stream=")
+        find = functools.partial(self._find_lane_now, stream, key)
         is_within = self._lock_holder == threading.get_ident()  # of a finalizer, say
-        with contextlib.nullcontext() if is_within else self._locked():
-            if not self._lanes:
-                self._lanes[self._backend.stream_key(None)] = self
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = Lane(self, stream)
-                self._others.append(lane)
-            if len(self._lanes_seen) < MOST_STREAMS_SEEN:
-                with contextlib.suppress(TypeError):  # of what cannot be hashed
-                    self._lanes_seen[stream] = lane
+        return find() if is_within else self._locked(find)
+
+    def _find_lane_now(self, stream: object, key: Hashable) -> SlowPool:
+        if not self._lanes:
+            self._lanes[self._backend.stream_key(None)] = self
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(self, stream)
+            self._others.append(lane)
+        if len(self._lanes_seen) < MOST_STREAMS_SEEN:
+            with contextlib.suppress(TypeError):  # of what cannot be hashed
+                self._lanes_seen[stream] = lane
         return lane
 
     def _take_back_all(self) -> None:
@@ -152,25 +161,42 @@ class StreamPool(_Ordered):
         # At least once: what was freed may have been taken back already, by a miss
         # that came just before the pool was closed and gives nothing to the device.
         while not is_finalizing():
-            ident = threading.get_ident()
-            if not self._lock.acquire(blocking=False):
-                return  # whoever holds it comes here on its way out
-            self._lock_holder = ident
-            try:
-                # No free raises because of the device; the next one tries again.
-                with contextlib.suppress(MadlError):
-                    self._release_all()
-            finally:
-                self._lock_holder = 0
-                self._lock.release()
+            if not self._release_if_unlocked():
+                return  # whoever holds the lock comes here on its way out
             if not any(lane._has_returned() for lane in self._family()):
                 return
 
+    def _release_if_unlocked(self) -> bool:
+        """Give back what is free, unless the lock is held."""
+        ident = threading.get_ident()
+        locked: list[bool] = []
+        try:
+            # In one call, so that a signal handler cannot come before it is noted.
+            locked.extend(map(self._lock.acquire, (False,)))
+            if True not in locked:
+                return False
+            self._lock_holder = ident
+            # No free raises because of the device; the next one tries again.
+            with contextlib.suppress(MadlError):
+                if self._was_interrupted:
+                    recover(self, self._growth)
+                self._release_all()
+            return True
+        except BaseException:
+            self._was_interrupted = True
+            raise
+        finally:
+            if True in locked:
+                self._lock_holder = 0
+                self._lock.release()
+
     def _wait_for_streams(self) -> None:
         """Wait for all queued work, so that whatever is free can be used anywhere."""
-        with self._locked():
-            self._growth.settle()
-            self._take_back_all()  # what was returned since has events of its own
+        self._locked(self._wait_for_streams_now)
+
+    def _wait_for_streams_now(self) -> None:
+        self._growth.settle()
+        self._take_back_all()  # what was returned since has events of its own
 
     def forget_stream(self, stream: object) -> None:
         """Merge a stream's memory into the default stream's; it may end then.
@@ -186,26 +212,26 @@ class StreamPool(_Ordered):
             MissingCapabilityError: The device is not stream-ordered.
         """
         key = self._key_of(stream, instead="forget none")
-        with self._locked():
-            lane = self._lanes.get(key)
-            if not isinstance(lane, Lane):  # the default one, or unknown
-                return
-            self._take_back_all()
-            lane._unbin_all()
-            self._growth.absorb(lane._growth)
-            # Whoever still waits for it waits for the stream that now follows it.
-            lane._growth.order.stream = self._growth.order.stream
-            lane._growth = self._growth
-            lane._stream = self._stream
-            lane._most_nbytes = -1  # no request is for its bins
-            lane.is_forgotten = True
-            del self._lanes[key]
-            self._lanes_seen.clear()
-            self._others = [
-                one
-                for one in self._others
-                if not one.is_forgotten or one._block_states()
-            ]
+        self._locked(lambda: self._forget_lane(key))
+
+    def _forget_lane(self, key: Hashable) -> None:
+        lane = self._lanes.get(key)
+        if not isinstance(lane, Lane):  # the default one, or unknown
+            return
+        self._take_back_all()
+        lane._unbin_all()
+        self._growth.absorb(lane._growth)
+        # Whoever still waits for it waits for the stream that now follows it.
+        lane._growth.order.stream = self._growth.order.stream
+        lane._growth = self._growth
+        lane._stream = self._stream
+        lane._most_nbytes = -1  # no request is for its bins
+        lane.is_forgotten = True
+        del self._lanes[key]
+        self._lanes_seen.clear()
+        self._others = [
+            one for one in self._others if not one.is_forgotten or one._block_states()
+        ]
 
 
 class Lane(JoinedPool, _Ordered):

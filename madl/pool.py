@@ -16,6 +16,7 @@ from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
 from madl.errors import MadlError
+from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
 from madl.options import PoolOptions
@@ -194,30 +195,32 @@ class Pool(StreamPool):
         Returns:
             What is still live: a leak, if nobody means to use it any more.
         """
-        with self._locked():
-            self._was_closed = True
-            for lane in self._family():
-                lane._growth.stop_placing()
-                lane._return_every_free()
-            self._release_all()
-            live = [state for state in self._all_states() if state.is_live]
+        live = self._locked(self._close_now)
         held: Counter[str | None] = Counter()
         for state in live:
             held[state.tag] += state.nbytes
         return ClosedPool(len(live), held.total(), tuple(held.most_common()))
+
+    def _close_now(self) -> list[BlockState]:
+        self._was_closed = True
+        for lane in self._family():
+            lane._growth.stop_placing()
+            lane._return_every_free()
+        self._release_all()
+        return [state for state in self._all_states() if state.is_live]
 
     def stats(self) -> PoolStats:
         """Return the pool's figures at this moment.
 
         Complexity: O(blocks + pages): not for every step of a loop. Thread-safe.
         """
-        with self._locked():
-            return accounting.collect_stats(self, self._growth, self._tags)
+        return self._locked(
+            lambda: accounting.collect_stats(self, self._growth, self._tags)
+        )
 
     def snapshot(self) -> PoolSnapshot:
         """Return where every block lies. O(blocks + pages). Thread-safe."""
-        with self._locked():
-            return accounting.collect_snapshot(self, self._growth)
+        return self._locked(lambda: accounting.collect_snapshot(self, self._growth))
 
     def check(self) -> None:
         """Verify every invariant of the pool. O(blocks + pages). Thread-safe.
@@ -225,5 +228,4 @@ class Pool(StreamPool):
         Raises:
             CorruptedPoolError: With what was found and what was expected.
         """
-        with self._locked():
-            accounting.check(self, self._growth)
+        self._locked(lambda: accounting.check(self, self._growth))

@@ -4,17 +4,16 @@ What is tried before a request fails is a list of steps. Between two of them no 
 is held, since a step may free, allocate, or wait for a thread that does.
 """
 
-import contextlib
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 from madl import events, stacks
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
-from madl.errors import OutOfMemoryError
+from madl.errors import MadlError, OutOfMemoryError
 from madl.explain import explain, look_inside
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
@@ -25,10 +24,13 @@ from madl.options import (
     PoolOptions,
 )
 from madl.reclaim import Step, reclaim
+from madl.recovery import recover
 from madl.shortage import Request
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.tagged import TaggedPool
 from madl.watch import effective_tag
+
+_Result = TypeVar("_Result")
 
 
 class SlowPool(TaggedPool):
@@ -79,24 +81,35 @@ class SlowPool(TaggedPool):
     def _is_closed(self) -> bool:
         return self._head._was_closed
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the pool's lock, which is not reentrant."""
-        if self._lock_holder == threading.get_ident():
+    def _locked(self, act: Callable[[], _Result]) -> _Result:
+        """Call ``act`` while the pool's lock is held, which is not reentrant.
+
+        Not a context manager: when a signal handler raises between its first line and
+        the block, the lock is held until somebody drops the error.
+        """
+        ident = threading.get_ident()
+        if self._lock_holder == ident:
             raise RuntimeError(
                 f"{self!r} is in the middle of a call of this thread; signal handlers "
                 "and finalizers may allocate and free, nothing else"
             )
-        ident = threading.get_ident()
         with self._lock:
             # No call in between: a signal handler that came there would wait for ever.
             self._lock_holder = ident
             try:
-                yield
+                if self._was_interrupted:
+                    recover(self._head, self._growth)
+                result = act()
+            except MadlError:
+                raise
+            except BaseException:  # a signal handler's, and nobody knows in what
+                self._was_interrupted = True
+                raise
             finally:
                 self._lock_holder = 0
         if self._is_closed:
             self._freed_after_close()
+        return result
 
     def _allocate_with(
         self,
@@ -115,12 +128,19 @@ class SlowPool(TaggedPool):
         if asked > self._most_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
             raise self._out_of_memory(Request(asked, capacity))
-        if tag is not None:
-            return self._allocate_for(tag, bounds, asked, aligned)
-        block = self._find(asked, aligned)
-        if not (events.listeners or stacks.depth):
-            return self._hand_out(block, asked, None)
-        return self._hand_out_watched(block, asked, None, None)
+        placed_before = self._placed_count
+        try:
+            if tag is not None:
+                return self._allocate_for(tag, bounds, asked, aligned)
+            block = self._find(asked, aligned)
+            if not (events.listeners or stacks.depth):
+                return self._hand_out(block, asked, None)
+            return self._hand_out_watched(block, asked, None, None)
+        except BaseException:
+            self._return_since(placed_before)
+            if self._is_closed:
+                self._freed_after_close()
+            raise
 
     def _find(self, asked: int, aligned: int) -> Block:
         if aligned <= BLOCK_GRANULARITY or asked == 0:
@@ -176,23 +196,19 @@ class SlowPool(TaggedPool):
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
-        ident = threading.get_ident()
-        with self._lock:  # as in _locked, which takes four times as long
-            self._lock_holder = ident
-            try:
-                self._refuse_if_closed()  # again: a reclaimer may have closed it
-                self._take_back_all()
-                if self._options.pooling:
-                    block = self._place_among_others(capacity, alignment)
-                else:
-                    block = self._place_apart(capacity, alignment)
-                self._growth.budget.sample(self._allocation_count)
-            finally:
-                self._lock_holder = 0
-        if self._is_closed:
-            self._freed_after_close()
+        block = self._locked(functools.partial(self._place_now, capacity, alignment))
         if self._growth.budget.has_news:
             self._tell_news(block)
+        return block
+
+    def _place_now(self, capacity: int, alignment: int) -> Block:
+        self._refuse_if_closed()  # again: a reclaimer may have closed it
+        self._take_back_all()
+        if self._options.pooling:
+            block = self._place_among_others(capacity, alignment)
+        else:
+            block = self._place_apart(capacity, alignment)
+        self._growth.budget.sample(self._allocation_count)
         return block
 
     def _tell_news(self, block: Block) -> None:
@@ -202,8 +218,7 @@ class SlowPool(TaggedPool):
             budget.soft.tell(f"{self.device}: a pool")
             budget.device.soft.tell(f"{self.device}: all pools together")
         except BaseException:
-            with self._locked():
-                self._unplace(block)
+            self._locked(lambda: self._unplace(block))
             raise
 
     def _place_among_others(self, capacity: int, alignment: int) -> Block:
@@ -230,17 +245,23 @@ class SlowPool(TaggedPool):
 
     def _out_of_memory(self, request: Request) -> OutOfMemoryError:
         inside = None
-        if self._lock_holder != threading.get_ident():
-            with self._locked():
-                inside = look_inside(self._head, self._growth, request.capacity)
+        if self._lock_holder == threading.get_ident():
+            # A signal handler that lets this pass will have interrupted what it is in.
+            self._was_interrupted = True
+        else:
+            inside = self._locked(
+                lambda: look_inside(self._head, self._growth, request.capacity)
+            )
         return explain(request, self._head, self._growth, self._options, inside)
 
     def _trim(self, keep: int) -> int:
-        with self._locked():
-            before = self._growth.budget.committed_nbytes
-            self._take_back_all()
-            # After it: what is queued and freed meanwhile stays in its bin.
-            self._growth.let_go()
-            self._take_back_pending()
-            self._growth.trim(keep)
-            return before - self._growth.budget.committed_nbytes
+        return self._locked(lambda: self._trim_now(keep))
+
+    def _trim_now(self, keep: int) -> int:
+        before = self._growth.budget.committed_nbytes
+        self._take_back_all()
+        # After it: what is queued and freed meanwhile stays in its bin.
+        self._growth.let_go()
+        self._take_back_pending()
+        self._growth.trim(keep)
+        return before - self._growth.budget.committed_nbytes

@@ -148,6 +148,12 @@ class PagedReservation:
         """Give the pages of a range back, or change nothing."""
         self._let_go(self._under(offset, nbytes))
 
+    def settle(self, offset: int, nbytes: int) -> None:
+        """Give back the pages that start in a range, be it all of it or less."""
+        stop = offset + nbytes
+        found = {at: page for at, page in self._pages.items() if offset <= at < stop}
+        self._let_go(found)
+
     def remap(
         self, source: int, destination: int, nbytes: int, into: "PagedReservation"
     ) -> None:

@@ -1,6 +1,7 @@
 """A backend that counts the calls it passes on."""
 
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any, cast
 
 from madl.backends.protocol import (
@@ -12,7 +13,7 @@ from madl.backends.protocol import (
     Reservation,
     ViewBackend,
 )
-from madl.errors import MissingCapabilityError
+from madl.errors import MadlError, MissingCapabilityError
 
 
 class CountedBackend:
@@ -39,16 +40,31 @@ class CountedBackend:
         )
         self._viewing = cast("ViewBackend", backend) if Capability.VIEW in can else None
         self.calls = 0
+        self._unclaimed: list[Reservation] = []
 
     def reserve(self, nbytes: int) -> Reservation:
-        """Take memory, or addresses, from the device."""
+        """Take memory, or addresses, from the device; ``claim`` it once it is kept."""
         self.calls += 1
-        return self.inner.reserve(nbytes)
+        # In one call, so that a signal handler cannot raise before it is noted.
+        self._unclaimed.extend(map(self.inner.reserve, (nbytes,)))
+        return self._unclaimed[-1]
+
+    def claim(self, reservation: Reservation) -> None:
+        """Say that somebody keeps a reservation, and will release it."""
+        self._unclaimed = [one for one in self._unclaimed if one is not reservation]
+
+    def release_unclaimed(self) -> None:
+        """Give back what was reserved and, for an interruption, nobody keeps."""
+        for reservation in list(self._unclaimed):
+            with suppress(MadlError, ValueError):  # it was released, but not noted
+                self.inner.release(reservation)
+            self.claim(reservation)
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back."""
         self.calls += 1
         self.inner.release(reservation)
+        self.claim(reservation)
 
     def memory_info(self) -> MemoryInfo:
         """Return the device's memory; a question, so not counted."""
@@ -67,6 +83,25 @@ class CountedBackend:
         if self._committing is None:
             raise self._lies("COMMIT")
         self._committing.decommit(reservation, offset, nbytes)
+
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Take away what a range may have, after a call that was interrupted.
+
+        As ``SettlingBackend``, where the backend is one.
+        """
+        settle = getattr(self.inner, "settle", None)
+        if settle is not None:
+            settle(reservation, offset, nbytes, committed_nbytes=committed_nbytes)
+        else:
+            with suppress(MadlError, ValueError):  # it has nothing there
+                self.decommit(reservation, offset, nbytes)
 
     def remap(
         self,

@@ -186,6 +186,19 @@ class CudaBackend(CudaWork, CudaExchange):
         with self._device.calls.giving_back(), self._device.taking():
             paged.decommit(offset, nbytes)
 
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Give back what a range has, all of it or less."""
+        paged = self._paged(reservation)
+        with self._device.calls.giving_back(), self._device.taking():
+            paged.settle(offset, nbytes)
+
     def remap(
         self,
         reservation: Reservation,

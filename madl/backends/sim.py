@@ -61,7 +61,8 @@ class SimBackend:
 
     def release(self, reservation: Reservation) -> None:
         """Give the offsets back, and what is committed of them."""
-        self.committed_nbytes -= self._committed.pop(self._known(reservation))
+        del self._committed[self._known(reservation)]
+        self.committed_nbytes = sum(self._committed.values())
 
     def memory_info(self) -> MemoryInfo:
         """Return what the device was made with."""
@@ -80,6 +81,19 @@ class SimBackend:
             raise self._misuse("decommit", nbytes)
         self._committed[self._known(reservation)] -= nbytes
         self.committed_nbytes -= nbytes
+
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Count nothing of a range any more: what is left is committed elsewhere."""
+        self._inside(reservation, offset, nbytes, "settle")
+        self._committed[self._known(reservation)] = committed_nbytes
+        self.committed_nbytes = sum(self._committed.values())
 
     def remap(
         self,

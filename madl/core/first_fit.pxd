@@ -16,6 +16,8 @@ cdef class FirstFit:
     cpdef word allocate(self, word nbytes) except *
     cpdef int take(self, word offset, word nbytes) except -1
     cpdef int free(self, word offset, word nbytes) except -1
+    @cython.locals(index=SkipList, pages=Pages, free_nbytes=word, end=word, offset=word, nbytes=word)
+    cpdef rebuild(self, list placed, list lost)
     cpdef bint is_empty(self) noexcept
     cpdef word largest_free(self) noexcept
     cpdef list free_blocks(self)

@@ -80,6 +80,34 @@ class FirstFit:
         )
         self.free_nbytes += nbytes
 
+    def rebuild(
+        self, placed: list[tuple[int, int]], lost: list[tuple[int, int]]
+    ) -> None:
+        """Make index and pages anew, after a change that was interrupted.
+
+        They are made aside and then put in place, so this may be interrupted as well.
+
+        Args:
+            placed: ``(offset, nbytes)`` of every block; all else is free.
+            lost: Runs of pages ``(first, stop)`` that are not committed, whatever was
+                noted of them.
+
+        Complexity: O(n log n) in blocks, and O(pages).
+        """
+        index, pages = SkipList(), self.pages.without(lost)
+        index.visits, index.searches = self.index.visits, self.index.searches
+        free_nbytes = self.nbytes
+        end = 0
+        for offset, nbytes in sorted(placed):
+            if offset > end:
+                index.put(end, offset - end)
+            pages.occupy(offset, nbytes)
+            free_nbytes -= nbytes
+            end = offset + nbytes
+        if end < self.nbytes:
+            index.put(end, self.nbytes - end)
+        self.index, self.pages, self.free_nbytes = index, pages, free_nbytes
+
     def is_empty(self) -> bool:
         """Return whether all of the arena is one free block."""
         return self.free_nbytes == self.nbytes

@@ -52,5 +52,7 @@ cdef class Pages:
     cpdef list missing_runs(self, long long offset, long long nbytes)
     @cython.locals(first=Py_ssize_t, stop=Py_ssize_t, lowest=Py_ssize_t)
     cpdef tuple last_idle_run(self, Py_ssize_t most, Py_ssize_t keep_first=*, Py_ssize_t keep_stop=*)
+    @cython.locals(pages=Pages, states="unsigned char*", top=Py_ssize_t, page=Py_ssize_t, start=Py_ssize_t, first=Py_ssize_t, stop=Py_ssize_t)
+    cpdef Pages without(self, list lost)
     @cython.locals(states="unsigned char*", committed=Py_ssize_t, idle=Py_ssize_t, expected=Py_ssize_t, first=Py_ssize_t, stop=Py_ssize_t, live=Py_ssize_t)
     cpdef check(self, list free_blocks)

@@ -41,7 +41,10 @@ class Pages:
         self.top = 0  # no page from here up is committed
 
     def __del__(self) -> None:
-        _discard(self.states)
+        try:
+            _discard(self.states)
+        except AttributeError:  # interpreted, and interrupted before there were any
+            return
 
     def missing(self, offset: int, nbytes: int) -> int:
         """Return how many pages under a range of bytes are not committed."""
@@ -150,6 +153,31 @@ class Pages:
         while first > lowest and stop - first < most and self.states[first - 1] == 2:
             first -= 1
         return (first, stop)
+
+    def without(self, lost: list[tuple[int, int]]) -> "Pages":
+        """Return new pages of which the same are committed, all idle.
+
+        Args:
+            lost: Runs ``(first, stop)`` that are not committed any more, whatever the
+                states say.
+        """
+        pages = Pages(self.count, self.page_nbytes)
+        states = self.states
+        top = max(_last(states, 1, 0, self.count), _last(states, 2, 0, self.count)) + 1
+        page = 0
+        while page < top:
+            start = page
+            while page < top and states[page] != 0:
+                page += 1
+            if page > start:
+                pages.commit(start, page)
+            while page < top and states[page] == 0:
+                page += 1
+        for first, stop in lost:
+            for page in range(first, stop):
+                if pages.states[page] != 0:
+                    pages.decommit(page, page + 1)
+        return pages
 
     def check(self, free_blocks: list[tuple[int, int]]) -> None:
         """Verify the counts, and each page's state against the free blocks.

@@ -56,9 +56,12 @@ class SkipList:
         self.searches = 0
 
     def __del__(self) -> None:
-        _discard(self.words)
-        _discard(self.path)
-        _discard(self.unused)
+        try:
+            _discard(self.words)
+            _discard(self.path)
+            _discard(self.unused)
+        except AttributeError:  # interpreted, and interrupted before there were any
+            return
 
     def __len__(self) -> int:
         return self.count

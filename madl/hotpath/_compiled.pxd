@@ -69,6 +69,10 @@ cdef class HotPool:
     @cython.final
     cdef int add_slab(self) except -1
     @cython.final
+    cdef void return_since(self, word placed_before) noexcept
+    @cython.final
+    cdef void take_back_later(self, Block* block) noexcept
+    @cython.final
     cdef Bin* bin_of(self, word capacity) except NULL
     @cython.final
     cdef int rebuild_slots(self) except -1

@@ -20,8 +20,10 @@ cimport cython
 from madl.core.first_fit cimport FirstFit
 from madl.core.skiplist cimport word
 from madl.hotpath.bins cimport (
+    LISTED,
     LIVE,
     MADL_HAS_INTERPRETER_LOCK,
+    TAKEN,
     UNBINNED,
     Bin,
     Bins,
@@ -42,6 +44,7 @@ from madl.hotpath.bins cimport (
     put_back,
     round_up,
     slot_for,
+    take,
 )
 from madl.hotpath.fastcall cimport PyMethodDef, replace_method
 
@@ -54,6 +57,7 @@ from madl.hotpath.shared import (
 
 cdef extern from *:
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
+    unsigned long PyThread_get_thread_ident() noexcept nogil
 
 cdef enum:
     SLAB_LENGTH = 256
@@ -463,6 +467,12 @@ cdef class Root:
         PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, False, flags)
 
 
+cdef void mark_listed(Block* block) noexcept nogil:
+    while block is not NULL:
+        block.offset_and_flags |= LISTED
+        block = block.next
+
+
 cdef class HotPool:
     """Bins in front of the arenas' indexes, and what every allocation counts.
 
@@ -567,6 +577,18 @@ cdef class HotPool:
     @property
     def _allocation_count(self):
         return self.bins.shared.allocation_count
+
+    @property
+    def _placed_count(self):
+        return self.bins.shared.placed_count
+
+    @property
+    def _was_interrupted(self):
+        return self.bins.shared.was_interrupted
+
+    @_was_interrupted.setter
+    def _was_interrupted(self, bint value):
+        self.bins.shared.was_interrupted = value
 
     def allocate(self, nbytes, *, alignment=None, stream=None, tag=None):
         """Return memory of at least ``nbytes`` bytes; its content is undefined.
@@ -680,6 +702,8 @@ cdef class HotPool:
                 block = self.new_block(None, 0, 0)
             else:
                 block = pop(&self.bins, round_up(nbytes))
+                if block is not NULL:
+                    take(&self.bins, block, PyThread_get_thread_ident())
         finally:
             leave(&self.bins)
         if block is NULL:
@@ -691,24 +715,34 @@ cdef class HotPool:
         """Return a block for a size whose bin is empty; it counts as binned still."""
         cdef Block* block = NULL
         cdef word capacity = round_up(nbytes)
+        cdef word placed_before = self.bins.shared.placed_count
         if (
             MADL_HAS_INTERPRETER_LOCK
             and self.bins.shared.lock_holder == 0
             and self.bins.returned is NULL
         ):
-            block = self.place(capacity)
-        elif self.bins.shared.lock_holder == threading.get_ident():
+            if not self.bins.shared.was_interrupted:
+                block = self.place(capacity)
+        elif self.bins.shared.lock_holder == PyThread_get_thread_ident():
             return <Block*><uintptr_t>self._place_apart(nbytes)
         else:
             with self.lock:
-                self.bins.shared.lock_holder = threading.get_ident()
+                self.bins.shared.lock_holder = PyThread_get_thread_ident()
                 try:
-                    self._take_back_returned()
-                    block = self.place(capacity)
+                    if not self.bins.shared.was_interrupted:
+                        self._take_back_returned()
+                        block = self.place(capacity)
+                except BaseException:
+                    self.bins.shared.was_interrupted = True
+                    raise
                 finally:
                     self.bins.shared.lock_holder = 0
         if block is NULL:
-            block = <Block*><uintptr_t>self._place_slowly(nbytes, capacity, 0)
+            try:
+                block = <Block*><uintptr_t>self._place_slowly(nbytes, capacity, 0)
+            except BaseException:
+                self.return_since(placed_before)
+                raise
         return block
 
     @cython.final
@@ -761,6 +795,7 @@ cdef class HotPool:
         block.watch = NULL
         bin.placed += 1
         self.bins.shared.binned_nbytes += capacity
+        take(&self.bins, block, PyThread_get_thread_ident())
         return block
 
     @cython.final
@@ -886,6 +921,74 @@ cdef class HotPool:
             leave(&self.bins)
         if arena.is_apart:
             self._release_apart(arena)
+
+    @cython.final
+    cdef void return_since(self, word placed_before) noexcept:
+        cdef Slab* slab
+        cdef Block* block
+        cdef Py_ssize_t i
+        cdef Block* thread = <Block*>PyThread_get_thread_ident()
+        if self.bins.shared.placed_count == placed_before:
+            return
+        enter(&self.bins)
+        slab = self.slabs
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                block = &slab.blocks[i]
+                if (
+                    block.bin is not NULL
+                    and block.offset_and_flags & TAKEN
+                    and block.next == thread
+                    and block.nbytes > placed_before
+                ):
+                    self.take_back_later(block)
+            slab = slab.next
+        leave(&self.bins)
+
+    @cython.final
+    cdef void take_back_later(self, Block* block) noexcept:
+        block.offset_and_flags &= ~<word>TAKEN
+        if block.arena is NULL:
+            discard(&self.bins, block)
+        else:
+            block.next = self.bins.returned
+            self.bins.returned = block
+
+    def _return_since(self, word placed_before):
+        """Lose no block that this thread took since then and has not handed out.
+
+        For an allocation that ends with an error.
+        """
+        self.return_since(placed_before)
+
+    def _gather_lost(self):
+        """Let every block be taken back that is free, and neither listed nor in hand.
+
+        For a change that was interrupted. The lock is held.
+        """
+        cdef Py_ssize_t i
+        cdef Slab* slab
+        cdef Block* block
+        enter(&self.bins)
+        for i in range(self.bins.slot_count):
+            if self.bins.slots[i].bin is not NULL:
+                mark_listed(self.bins.slots[i].bin.top)
+        mark_listed(self.bins.returned)
+        slab = self.slabs
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                block = &slab.blocks[i]
+                if block.bin is NULL:
+                    continue
+                if not block.offset_and_flags & (LIVE | TAKEN | LISTED):
+                    self.take_back_later(block)
+                block.offset_and_flags &= ~<word>LISTED
+            slab = slab.next
+        leave(&self.bins)
+
+    def _recount(self):
+        """Count nothing: what is counted changes together with the blocks."""
+        return True
 
     def _has_returned(self):
         """Whether blocks wait that belong to no bin."""

@@ -37,6 +37,8 @@ cdef enum:
     # Offsets are multiples of GRANULARITY, so their low bits can tell a block's state.
     LIVE = 1
     UNBINNED = 2
+    TAKEN = 4  # in the hands of a thread that will make it live
+    LISTED = 8  # in a bin or in the returned list, while lost blocks are looked for
     FLAGS = 511
 
 cdef struct Bin:
@@ -51,9 +53,11 @@ cdef struct Bin:
 cdef struct Block:
     # A part of an arena. 48 bytes.
     word offset_and_flags
-    word nbytes
+    word nbytes  # while it is taken: the how manieth it is
     Bin* bin  # of its capacity; NULL while the record is unused
-    Block* next  # in its bin, in the returned list or among the unused
+    # In its bin, in the returned list or among the unused; while it is taken: the
+    # identity of the thread that has it.
+    Block* next
     PyObject* arena  # borrowed: the pool keeps an arena while a block lies in it
     PyObject* watch  # owned, or NULL
 
@@ -67,6 +71,8 @@ cdef struct Shared:
     word live_nbytes
     word live_high_water
     word allocation_count
+    word placed_count
+    bint was_interrupted
     unsigned long lock_holder
     bint is_guarded
     madl_guard guard
@@ -157,7 +163,7 @@ cdef inline void push(Bins* bins, Block* block) noexcept nogil:
 
 cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogil:
     cdef Shared* shared = bins.shared
-    block.offset_and_flags |= LIVE
+    block.offset_and_flags = (block.offset_and_flags & ~<word>TAKEN) | LIVE
     block.nbytes = nbytes
     shared.binned_nbytes -= block.bin.capacity
     shared.allocation_count += 1
@@ -168,6 +174,14 @@ cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogi
         madl_note_allocated(
             shared.journal, block, nbytes, bins.stream_number, bins.tag_number
         )
+
+
+cdef inline void take(Bins* bins, Block* block, unsigned long thread) noexcept nogil:
+    # Marks a block that is in no list, so that an interruption does not lose it.
+    bins.shared.placed_count += 1
+    block.nbytes = bins.shared.placed_count
+    block.next = <Block*>thread
+    block.offset_and_flags |= TAKEN
 
 
 cdef inline void discard(Bins* bins, Block* block) noexcept nogil:

@@ -17,9 +17,11 @@ class Account:
     no other thread comes in.
     """
 
-    __slots__ = ("highest", "total")
+    __slots__ = ("highest", "placed_count", "total", "was_interrupted")
 
     def __init__(self) -> None:
+        self.placed_count = 0
+        self.was_interrupted = False
         self.total = 0
         self.highest = 0  # its live bytes are the high water; the rest is no matter
 
@@ -47,11 +49,18 @@ class Account:
         """Count bytes as placed and free; fewer than none count them no longer."""
         self.total += nbytes << _BINNED
 
-    def correct(self, live_nbytes: int, binned_nbytes: int) -> None:
-        """Set what is live and what is in bins, as found by looking at the blocks."""
-        self.total = (
-            (live_nbytes << _LIVE) + (binned_nbytes << _BINNED) + self.allocation_count
-        )
+    def correct(self, before: int, live_nbytes: int, binned_nbytes: int) -> bool:
+        """Set what is live and what is in bins, as found by looking at the blocks.
+
+        Returns:
+            Whether it was; not if the total is no longer what it was ``before``.
+        """
+        total = (live_nbytes << _LIVE) + (binned_nbytes << _BINNED)
+        total += before % (1 << _BINNED)
+        if self.total != before:  # no call from here on, so that nobody comes in
+            return False
+        self.total = total
+        return True
 
 
 class Accounted:
@@ -76,3 +85,15 @@ class Accounted:
     @property
     def _allocation_count(self) -> int:
         return self._account.allocation_count
+
+    @property
+    def _placed_count(self) -> int:
+        return self._account.placed_count
+
+    @property
+    def _was_interrupted(self) -> bool:
+        return self._account.was_interrupted
+
+    @_was_interrupted.setter
+    def _was_interrupted(self, value: bool) -> None:
+        self._account.was_interrupted = value

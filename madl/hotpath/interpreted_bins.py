@@ -1,8 +1,9 @@
 """Where a freed block goes, if not to a plain list, interpreted."""
 
+from collections import deque
 from typing import Any
 
-from madl.hotpath.interpreted_block import Block
+from madl.hotpath.interpreted_block import NOWHERE, Block
 
 
 class LargeBin(list[Block]):
@@ -35,3 +36,29 @@ class LastFrees:
         """Take a block. Runs in finalizers."""
         self._pool._returned.append(block)
         self._pool._freed_after_close()
+
+
+class Unbinning:
+    """How a ``HotPool`` lets blocks that are live go elsewhere when they are freed."""
+
+    __slots__ = ()
+
+    _bins_by_request: dict[int, tuple[list[Block], int, int]]
+    _placed: set[Block]
+    _returned: deque[Block]
+
+    def _return_every_free(self) -> None:
+        """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
+        self._bins_by_request.clear()
+        last_frees = LastFrees(self)
+        for block in self._placed:
+            block.home = last_frees
+
+    def _unbin_all(self) -> None:
+        """Let what is live go to no bin when it is freed, but wait to be taken back."""
+        for block in self._placed:
+            self._unbin_block(block)
+
+    def _unbin_block(self, block: Block) -> None:
+        if block.home is not NOWHERE and not isinstance(block.home, LastFrees):
+            block.home = self._returned

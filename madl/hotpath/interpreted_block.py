@@ -9,7 +9,16 @@ from madl.hotpath.shared import HotArena, Watch
 class Block:
     """A part of an arena that is live, or free in a bin. One object for both lives."""
 
-    __slots__ = ("arena", "capacity", "home", "nbytes", "offset", "refund", "watch")
+    __slots__ = (
+        "arena",
+        "capacity",
+        "home",
+        "nbytes",
+        "offset",
+        "refund",
+        "taken",
+        "watch",
+    )
 
     def __init__(
         self, arena: HotArena | None, offset: int, capacity: int, home: "Home"
@@ -19,7 +28,10 @@ class Block:
         self.capacity = capacity
         self.home = home  # where a free puts it: its bin, or the pool's returned list
         self.nbytes = 0
-        self.refund = 0  # what a free adds to the account
+        # What a free adds to the account, and not 0 while the block is live.
+        self.refund = 0
+        # The thread that will make it live, and the how manieth block it is; or None.
+        self.taken: tuple[int, int] | None = None
         self.watch: Watch | None = None
 
 

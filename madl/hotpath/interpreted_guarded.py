@@ -17,6 +17,8 @@ from madl.hotpath.shared import BlockState, HotArena, cold
 _plain_block_at = HotPool._block_at
 _plain_count_live = HotPool._count_live
 _plain_block_states = HotPool._block_states
+_plain_gather_lost = HotPool._gather_lost
+_plain_recount = HotPool._recount
 _plain_return_every_free = HotPool._return_every_free
 _plain_change_watch_count = interpreted_pool.change_watch_count
 
@@ -42,11 +44,22 @@ def _allocate(
         or interpreted_pool.active_watches
     ):
         return self._allocate_with(nbytes, alignment, stream, tag)
+    placed_before = self._account.placed_count
     try:
-        block = self._bins_by_request[nbytes][0].pop()
+        block = _pop(self, nbytes) or self._miss(nbytes)
+        return self._hand_out(block, nbytes, None)
+    except BaseException:
+        self._return_since(placed_before)
+        raise
+
+
+def _pop(self: HotPool, nbytes: int) -> Block | None:
+    """Take a block from its bin, if there is one."""
+    try:
+        with counting:
+            return self._take(self._bins_by_request[nbytes][0].pop())
     except (KeyError, IndexError):
-        block = self._miss(nbytes)
-    return self._hand_out(block, nbytes, None)
+        return None
 
 
 def _count_live(self: HotPool, block: Block, nbytes: int) -> None:
@@ -65,8 +78,17 @@ def _unplace(self: HotPool, block: Block) -> None:
     with counting:
         self._account.add_binned(-block.capacity)
         self._placed.discard(block)
-        self._held_back.discard(block)
     self._give_back(block)
+
+
+def _gather_lost(self: HotPool) -> None:
+    with counting:
+        _plain_gather_lost(self)
+
+
+def _recount(self: HotPool) -> bool:
+    with counting:
+        return _plain_recount(self)
 
 
 def _block_states(self: HotPool) -> list[BlockState]:
@@ -106,6 +128,7 @@ def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> Non
     finally:
         with counting:
             memory._pool._account.total += block.refund
+            block.refund = 0
             home = block.home
             is_last = isinstance(home, LastFrees)
             (memory._pool._returned if is_last else home).append(block)
@@ -130,6 +153,8 @@ def install() -> None:
         "_block_at": _block_at,
         "_unplace": _unplace,
         "_block_states": _block_states,
+        "_gather_lost": _gather_lost,
+        "_recount": _recount,
         "_return_every_free": _return_every_free,
     }.items():
         function.__doc__ = getattr(HotPool, name).__doc__

@@ -56,18 +56,23 @@ class Memory(metaclass=_MadeByPools):
             self._root = None
             return
         self._pool._account.total += block.refund
+        block.refund = 0
         if block.watch is None:
             block.home.append(block)
         else:
             tell_watch(block)
 
     def __del__(self) -> None:
-        block = self._block
+        try:
+            block = self._block
+        except AttributeError:  # nothing was found for it
+            return
         if block is None:
             return
         self._block = None
         if self._root is None:
             self._pool._account.total += block.refund
+            block.refund = 0
             if block.watch is None:
                 block.home.append(block)
             else:

@@ -10,9 +10,10 @@ from collections import deque
 from typing import Any
 
 from madl.hotpath.interpreted_account import Account, Accounted, charges
-from madl.hotpath.interpreted_bins import LargeBin, LastFrees
+from madl.hotpath.interpreted_bins import LargeBin, Unbinning
 from madl.hotpath.interpreted_block import NOWHERE, Block
 from madl.hotpath.interpreted_duties import PoolDuties
+from madl.hotpath.interpreted_lost import LostBlocks
 from madl.hotpath.interpreted_memory import Memory, make_memory
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
@@ -35,7 +36,7 @@ def change_watch_count(by: int) -> None:
     active_watches += by
 
 
-class HotPool(Accounted, PoolDuties):
+class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
     """Bins in front of the arenas' indexes, and what every allocation counts.
 
     ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
@@ -62,7 +63,6 @@ class HotPool(Accounted, PoolDuties):
         self._returned: deque[Block] = deque()
         # By arena and offset: the streams, besides its own, that use a block.
         self._users: dict[tuple[HotArena, int], list[Any]] = {}
-        self._held_back: set[Block] = set()  # free, and in use by those streams
         self._placed: set[Block] = set()
         self._lock = threading.Lock()
         self._lock_holder = 0
@@ -104,38 +104,54 @@ class HotPool(Accounted, PoolDuties):
             or active_watches
         ):
             return self._allocate_with(nbytes, alignment, stream, tag)
+        # The handle first: once there is a block, nothing may be called.
+        memory = make_memory()
         try:
             home, charge, refund = self._bins_by_request[nbytes]
             block = home.pop()
         except (KeyError, IndexError):
-            block = self._miss(nbytes)
-            charge, refund = charges(nbytes, block.capacity)
+            return self._allocate_missing(nbytes)
+        except BaseException:  # a signal handler's, and the block may be in no bin
+            self._account.was_interrupted = True
+            raise
         account = self._account
         account.total = total = account.total + charge
         if total > account.highest:
             account.highest = total
         block.nbytes = nbytes
         block.refund = refund
-        memory = make_memory()
         memory._block = block
         memory._root = None
         memory._nbytes = nbytes
         memory._pool = self
         return memory
 
+    def _allocate_missing(self, nbytes: int) -> Memory:
+        """Allocate a size whose bin is empty."""
+        placed_before = self._account.placed_count
+        try:
+            return self._hand_out(self._miss(nbytes), nbytes, None)
+        except BaseException:
+            self._return_since(placed_before)
+            raise
+
     def _hand_out(self, block: Block, nbytes: int, watch: Watch | None) -> Memory:
         """Count a block as live and make its handle."""
+        memory = self._handle(None, None, nbytes)
         block.watch = watch
         self._count_live(block, nbytes)
-        return self._handle(block, None, nbytes)
+        memory._block = block
+        return memory
 
     def _count_live(self, block: Block, nbytes: int) -> None:
-        charge, block.refund = charges(nbytes, block.capacity)
+        charge, refund = charges(nbytes, block.capacity)
         account = self._account
         account.total = total = account.total + charge
         if total > account.highest:
             account.highest = total
         block.nbytes = nbytes
+        block.refund = refund
+        block.taken = None
 
     def _slice_of(self, root: object, nbytes: int) -> Memory:
         """Return a handle without a block, whose root is what it was cut from."""
@@ -156,11 +172,16 @@ class HotPool(Accounted, PoolDuties):
             if nbytes == 0:
                 return Block(None, 0, 0, NOWHERE)
             return self._place_apart(nbytes)
+        block = None
         ident = threading.get_ident()
         with self._lock:
             self._lock_holder = ident
             try:
-                block = self._place(nbytes, capacity)
+                if not self._account.was_interrupted:  # that is put right first
+                    block = self._place(nbytes, capacity)
+            except BaseException:  # a signal handler's
+                self._account.was_interrupted = True
+                raise
             finally:
                 self._lock_holder = 0
         return block if block is not None else self._place_slowly(nbytes, capacity, 0)
@@ -172,7 +193,7 @@ class HotPool(Accounted, PoolDuties):
             self._bins_by_request.clear()
         self._bins_by_request[nbytes] = (home, *charges(nbytes, capacity))
         try:
-            return home.pop()
+            return self._take(home.pop())
         except IndexError:
             self._miss_count += 1
         if self._returned:
@@ -212,18 +233,16 @@ class HotPool(Accounted, PoolDuties):
         block = Block(arena, offset, capacity, home)
         self._placed.add(block)
         self._account.add_binned(capacity)
-        return block
+        return self._take(block)
 
     def _block_states(self) -> list[BlockState]:
         """Return every placed block, live or free in a bin."""
-        free = {*self._held_back, *self._returned}
-        free.update(b for home in self._bins.values() for b in home)
         return [
             BlockState(
                 block.arena,
                 block.offset,
                 block.capacity,
-                block not in free,
+                block.refund != 0,
                 block.nbytes,
                 block.watch.tag if block.watch is not None else None,
                 block.watch.stack if block.watch is not None else (),
@@ -231,13 +250,6 @@ class HotPool(Accounted, PoolDuties):
             for block in list(self._placed)
             if block.arena is not None
         ]
-
-    def _return_every_free(self) -> None:
-        """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
-        self._bins_by_request.clear()
-        last_frees = LastFrees(self)
-        for block in self._placed:
-            block.home = last_frees
 
     def _flush(self) -> None:
         """Give all binned blocks back to the index, where they coalesce."""
@@ -262,24 +274,13 @@ class HotPool(Accounted, PoolDuties):
             block = self._returned.popleft()
             if self._users:
                 assert block.arena is not None, "blocks without bytes are never placed"
-                self._held_back.add(block)
                 self._unplace_when_unused(block, block.arena, block.offset)
             else:
                 self._unplace(block)
 
-    def _unbin_all(self) -> None:
-        """Let what is live go to no bin when it is freed, but wait to be taken back."""
-        for block in self._placed:
-            self._unbin_block(block)
-
-    def _unbin_block(self, block: Block) -> None:
-        if block.home is not NOWHERE and not isinstance(block.home, LastFrees):
-            block.home = self._returned
-
     def _unplace(self, block: Block) -> None:
         self._account.add_binned(-block.capacity)
         self._placed.discard(block)
-        self._held_back.discard(block)
         self._give_back(block)
 
     def _give_back(self, block: Block) -> None:

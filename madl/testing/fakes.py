@@ -135,8 +135,7 @@ class FakeBackend(FakeBytes):
         Work that is queued is done first, as ``Backend.release`` has it.
         """
         address = self._known(reservation)
-        end = address + reservation.nbytes
-        committed = {n for n in self._committed if address <= n < end}
+        committed = self._committed & _granules(address, reservation.nbytes)
         if committed:
             self.finish()
         with self._call("release", reservation.nbytes):
@@ -169,6 +168,18 @@ class FakeBackend(FakeBytes):
         with self._call("decommit", nbytes):
             self._committed -= granules
             self._spoil(start, nbytes)
+
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Take the memory of a range away, as much of it as is committed."""
+        start = self._range(Capability.COMMIT, reservation, offset, nbytes)
+        self._committed -= _granules(start, nbytes)
 
     def remap(
         self,

@@ -33,7 +33,7 @@ def test_a_correction_leaves_the_allocations(live: int, binned: int) -> None:
     account = Account()
     account.total = 3 * charges(1, 512)[0] + 3 * charges(1, 512)[1]
 
-    account.correct(live, binned)
+    assert account.correct(account.total, live, binned)
 
     assert account.live_nbytes == live
     assert account.binned_nbytes == binned

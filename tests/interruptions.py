@@ -1,0 +1,76 @@
+"""Raise where a signal handler may: at the n-th moment that Python looks for signals.
+
+It looks when a function begins, when a loop turns, and after each call of a C function.
+A trace function raises there, in madl's own frames, as a handler of Ctrl-C would.
+"""
+
+import dis
+import pathlib
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, cast
+
+import madl
+
+FOLDER = str(pathlib.Path(madl.__file__).parent)
+
+_LOOKS_AFTER = {
+    dis.opmap[name]
+    for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_KW", "CALL_FUNCTION_EX")
+    if name in dis.opmap
+}
+
+
+class Interruption(BaseException):
+    """What the signal handler raises."""
+
+
+class _Countdown:
+    """Raises once, at the n-th moment."""
+
+    def __init__(self, moments: int) -> None:
+        self.left = moments
+        self._last: dict[FrameType, int] = {}
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:  # noqa: ANN401  # as sys.settrace has it
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            code = frame.f_code.co_code
+            before, at = self._last.get(frame), frame.f_lasti
+            self._last[frame] = at
+            if before is not None and code[before] in _LOOKS_AFTER:
+                self.look()
+        elif event == "return":
+            self._last.pop(frame, None)
+            # A call of a Python function is no call of the interpreter's own.
+            self._last.pop(cast("FrameType", frame.f_back), None)
+        return self.trace
+
+    def forget(self) -> None:
+        """Let go of the frames that it was in."""
+        self._last.clear()
+
+    def look(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Interruption
+
+
+def is_interrupted(act: Callable[[], object], moments: int) -> bool:
+    """Call ``act``; raise at the given moment of it. Return whether it came so far."""
+    countdown = _Countdown(moments)
+    outer = sys.gettrace()
+    # Python 3.11 calls it once more, after it has dropped its own reference.
+    tracer = countdown.trace
+    sys.settrace(tracer)
+    try:
+        act()
+    except Interruption:
+        return True
+    finally:
+        sys.settrace(outer)
+        countdown.forget()
+    return countdown.left <= 0  # a finalizer may have swallowed it
