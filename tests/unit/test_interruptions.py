@@ -170,6 +170,7 @@ def few_objects() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+    gc.collect()  # what was interrupted ends here, and not in another test
 
 
 def interrupt_everywhere(
