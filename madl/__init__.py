@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         BackendCallError,
         BackendError,
         BackendNotFoundError,
+        ConfigurationError,
         CorruptedPoolError,
         FileFormatError,
         ForkError,
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
     from madl.limits import limit_device
     from madl.memory import copy
     from madl.pool import Pool
+    from madl.settings import (
+        LateSettingWarning,
+        SettingState,
+        configuration,
+        configure,
+    )
     from madl.snapshot import PoolSnapshot
     from madl.soft_limits import SoftLimitWarning
     from madl.spilling import Spillable
@@ -68,6 +75,7 @@ _HOMES = {
         "BackendCallError",
         "BackendError",
         "BackendNotFoundError",
+        "ConfigurationError",
         "CorruptedPoolError",
         "FileFormatError",
         "ForkError",
@@ -86,6 +94,12 @@ _HOMES = {
     "madl.integrations.shared": ("share",),
     "madl.memory": ("copy",),
     "madl.pool": ("Pool",),
+    "madl.settings": (
+        "LateSettingWarning",
+        "SettingState",
+        "configuration",
+        "configure",
+    ),
     "madl.snapshot": ("PoolSnapshot",),
     "madl.soft_limits": ("SoftLimitWarning",),
     "madl.spilling": ("Spillable",),
@@ -99,10 +113,12 @@ __all__ = [
     "BackendError",
     "BackendNotFoundError",
     "Capability",
+    "ConfigurationError",
     "CorruptedPoolError",
     "FileFormatError",
     "ForkError",
     "FreedMemoryError",
+    "LateSettingWarning",
     "LeakError",
     "MadlError",
     "Memory",
@@ -114,12 +130,15 @@ __all__ = [
     "Pool",
     "PoolSnapshot",
     "PoolStats",
+    "SettingState",
     "SoftLimitWarning",
     "Spillable",
     "TagStats",
     "UnknownBlockError",
     "allocate",
     "backends",
+    "configuration",
+    "configure",
     "copy",
     "debug",
     "default_pool",

@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import cast
+from typing import Any, cast
 
-from madl import forking
+from madl import forking, settings
 from madl.backends import registry
-from madl.errors import BackendError
+from madl.backends.protocol import Backend
+from madl.errors import BackendError, ConfigurationError, MissingCapabilityError
 from madl.hotpath import Memory
 from madl.pool import Pool
 
@@ -31,12 +32,19 @@ if hasattr(os, "register_at_fork"):
 def default_pool(device: str = "cpu") -> Pool:
     """Return the device's default pool. Thread-safe.
 
-    The first call makes it, and so does the next after it was closed.
+    The first call makes it, as ``madl.configure`` and the environment say, and so does
+    the next after it was closed.
 
     Raises:
         BackendNotFoundError: No backend opens the device.
+        MissingCapabilityError: The device cannot honour a setting.
+        TypeError: ``device`` is no name.
+        ValueError: A setting does not suit the device.
     """
-    pool = _pools.get(device)
+    try:
+        pool = _pools.get(device)
+    except TypeError:  # a list, say: it has no hash
+        pool = None
     # Not is_closed: its properties take twice as long as an allocation.
     if pool is None or pool._was_closed:
         with _lock:
@@ -46,14 +54,33 @@ def default_pool(device: str = "cpu") -> Pool:
 
 def _open(device: str) -> Pool:
     """Return the pool that all names of a device share: ``cpu`` is ``cpu:0``."""
+    if not isinstance(device, str):
+        raise TypeError(
+            "device must be a name such as 'cpu' or 'cuda:0', "
+            f"got {device!r} ({type(device).__name__})"
+        )
     pool = _pools.get(device)
     if pool is None or pool.is_closed:
-        made = Pool(device)
-        pool = _pools.get(made.device)
+        backend = registry.open_device(device)
+        pool = _pools.get(backend.device)
         if pool is None or pool.is_closed:
-            pool = _pools[made.device] = made
+            pool = _pools[backend.device] = _made(backend)
         _pools[device] = pool
     return pool
+
+
+def _made(backend: Backend) -> Pool:
+    """Return a pool with the options that settings give the device."""
+    options: dict[str, Any] = settings.default_pool_options(
+        backend.device, registry.kinds
+    )
+    try:
+        return Pool(backend, **options)
+    except (ValueError, MissingCapabilityError) as error:
+        blamed = settings.origins(options)
+        if blamed and not isinstance(error, ConfigurationError):  # which says itself
+            error.add_note(f"Of the settings, {blamed}.")
+        raise
 
 
 def set_default_pool(pool: Pool) -> None:

@@ -166,6 +166,19 @@ class FileFormatError(MadlError, ValueError):
         return f"{where}: {self.reason}"
 
 
+class ConfigurationError(MadlError, ValueError):
+    """A variable of the environment is no setting, or has no meaning as one."""
+
+    def __init__(self, variable: str, reason: str, advice: str) -> None:
+        super().__init__(variable, reason, advice)
+        self.variable = variable
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.reason}. Try: {self.advice}"
+
+
 class BackendError(MadlError):
     """Base of errors that a device or its backend caused."""
 

@@ -1,9 +1,9 @@
 """A pool's options: read, checked against the device, and completed."""
 
-import os
 import sys
 from typing import NamedTuple, cast
 
+from madl import settings
 from madl.backends.choices import NumaBackend, PrefaultBackend
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import (
@@ -15,9 +15,8 @@ from madl.backends.protocol import (
 )
 from madl.errors import MissingCapabilityError
 from madl.hotpath import LARGEST_REQUEST_NBYTES
+from madl.settings.kinds import FITS as FITS
 from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, parse_nbytes
-
-FITS = ("first", "best")
 
 FEWEST_PAGES_IN_LIMIT = 16
 """Pages shrink until a limit holds so many: else a small limit holds no block."""
@@ -153,7 +152,7 @@ def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
             )
         return False
     if wanted is None:
-        return os.environ.get("MADL_POOL", "on") != "off"
+        return bool(settings.read("pooling", backend.device))
     return wanted
 
 

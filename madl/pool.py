@@ -52,8 +52,9 @@ class Pool(StreamPool):
             is near the thread that touches it first.
         zero: Hand out zeroed memory. Not effective yet.
         pooling: Keep freed memory for reuse. ``False`` takes every allocation from the
-            device and gives it back when it is freed, for sanitizers and memory
-            profilers. ``None`` follows the environment variable ``MADL_POOL``.
+            device, for sanitizers and memory profilers; what was freed goes back when
+            the pool next allocates, or is trimmed or closed. ``None`` follows
+            ``madl.configure`` and the environment variable ``MADL_POOL``.
 
     Raises:
         BackendNotFoundError: No backend opens the device.

@@ -1,6 +1,6 @@
 """Memory that is a file on a fast disk: the devices ``"nvme:0"``, ``"nvme:1"``, ...
 
-``MADL_NVME`` lists the folders, one for each device. Without it there is one device,
+``NVME_FOLDERS`` lists the folders, one for each device. Without it there is one device,
 in the folder for temporary files. A pool over it holds more than fits in memory, and
 the CPU reads and writes it like any other address.
 """
@@ -104,7 +104,7 @@ def _take_blocks(file: IO[bytes], nbytes: int) -> None:
 
 def _folders() -> dict[str, Path]:
     """Return the folder of each device that can be opened."""
-    listed = os.environ.get("MADL_NVME", "").split(os.pathsep)
+    listed = os.environ.get("NVME_FOLDERS", "").split(os.pathsep)
     named = [Path(name) for name in listed if name] or [Path(tempfile.gettempdir())]
     return {
         f"nvme:{number}": folder

@@ -5,21 +5,22 @@ harms nobody but those who ask for its devices. Each has a plugin manager of its
 so that what is wrong with a hook is wrong with that plugin alone.
 """
 
-import os
 from collections.abc import Callable, Container, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from madl import settings
 from madl.backends.protocol import Backend
 from madl.errors import BackendNotFoundError
+from madl.settings.known import SETTINGS
 
 GROUP = "madl"
-NO_AUTOLOAD = "MADL_DISABLE_PLUGIN_AUTOLOAD"
-"""Environment variable: if set, entry points are not looked at."""
-NAMED = "MADL_PLUGINS"
-"""Environment variable: modules to use as plugins, with commas, autoload or not.
+NO_AUTOLOAD = SETTINGS["disable_plugin_autoload"].variable
+"""Whether entry points are not looked at."""
+NAMED = SETTINGS["plugins"].variable
+"""Modules to use as plugins, autoload or not.
 
 A module's kind is its last name without ``madl_``, or is said before it, as in
 ``nvme=my.module``.
@@ -71,7 +72,7 @@ class Plugins:
     """
 
     def __init__(self, reserved: Container[str]) -> None:
-        self._is_automatic = not os.environ.get(NO_AUTOLOAD)
+        self._is_automatic = not settings.read("disable_plugin_autoload")
         found = _find_claims(is_automatic=self._is_automatic)
         self.claims = sorted(found, key=lambda claim: claim[:3])
         self._reserved = reserved
@@ -135,9 +136,9 @@ def _find_claims(*, is_automatic: bool) -> Iterator[Claim]:
 
 
 def _named() -> Iterator[tuple[str, str]]:
-    """Yield each module of MADL_PLUGINS and its kind."""
-    for item in os.environ.get(NAMED, "").split(","):
-        kind, _, module = item.strip().rpartition("=")
+    """Yield each module that the setting names, and its kind."""
+    for item in cast("tuple[str, ...]", settings.read("plugins")):
+        kind, _, module = item.rpartition("=")
         if module:
             last = module.rpartition(".")[2].removeprefix("madl_")
             yield module.strip(), kind.strip() or last

@@ -3,12 +3,17 @@
 import os
 from unittest import SkipTest
 
+from madl.backends import registry
 from madl.backends.protocol import Backend, Capability
-from madl.errors import BackendNotFoundError
+from madl.errors import BackendNotFoundError, ConfigurationError
+from madl.settings.environment import suggestion
 from madl.testing.workbench import Workbench
 
 REQUIRE = "MADL_REQUIRE"
 """Environment variable: kinds of devices, with commas, that must not be missing."""
+
+NOT_DEVICES = frozenset({"browser", "ecosystem"})
+"""What madl's own tests may require besides."""
 
 
 class BackendCase:
@@ -77,6 +82,21 @@ class BackendCase:
 
 
 def required_kinds() -> frozenset[str]:
-    """Return the kinds of devices whose absence is a failure."""
-    kinds = os.environ.get(REQUIRE, "").split(",")
-    return frozenset(kind.strip() for kind in kinds if kind.strip())
+    """Return the kinds of devices whose absence is a failure.
+
+    Raises:
+        ConfigurationError: A kind that nothing opens is required: its tests would be
+            skipped all the same.
+    """
+    listed = os.environ.get(REQUIRE, "").split(",")
+    required = frozenset(kind.strip() for kind in listed if kind.strip())
+    if required:
+        known = NOT_DEVICES.union(registry.kinds())
+        unknown = {kind for kind in required if kind.partition("_")[0] not in known}
+        for kind in sorted(unknown - known):
+            raise ConfigurationError(
+                REQUIRE,
+                f"{REQUIRE} names {kind!r}, which nothing opens",
+                suggestion(kind, known) or ", ".join(sorted(known)),
+            )
+    return required

@@ -44,7 +44,7 @@ class Environment:
             capture_output=True,
             encoding="utf-8",
             cwd=self.folder,
-            env={**os.environ, "MADL_NVME": str(self.folder), "PYTHONPATH": ""},
+            env={**os.environ, "NVME_FOLDERS": str(self.folder), "PYTHONPATH": ""},
             check=False,
         )
 

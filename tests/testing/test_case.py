@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from madl.backends.protocol import Backend, Capability
-from madl.errors import BackendNotFoundError
+from madl.errors import BackendNotFoundError, ConfigurationError
 from madl.testing import BackendConformance, FakeBackend, required_kinds
 
 
@@ -65,6 +65,23 @@ def test_another_required_device_changes_nothing(
 
     assert isinstance(error, unittest.SkipTest)
     assert required_kinds() == {"opencl"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [("cdua", "cuda"), ("1", "browser, cpu, cuda, ecosystem, opencl, shared, sim")],
+)
+def test_a_required_kind_that_nothing_opens_is_an_error(
+    kind: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MADL_REQUIRE", f"cpu, cuda_managed,{kind}")
+
+    with pytest.raises(ConfigurationError) as caught:
+        Absent().test_a_reservation_is_aligned()
+
+    assert str(caught.value) == (
+        f"MADL_REQUIRE names {kind!r}, which nothing opens. Try: {advice}"
+    )
 
 
 def test_a_capability_that_is_not_claimed_is_skipped() -> None:

@@ -30,6 +30,17 @@ def test_allocate_takes_from_the_default_pool_of_the_host() -> None:
     assert (memory.device, memory.nbytes) == ("cpu", 1024)
 
 
+@pytest.mark.parametrize("device", [[], 3, None, FakeBackend()])
+def test_a_default_pool_is_of_a_device_by_name(device: Any) -> None:  # noqa: ANN401  # wrong
+    with pytest.raises(TypeError) as caught:  # the whole text is compared
+        madl.default_pool(device)
+
+    assert str(caught.value) == (
+        "device must be a name such as 'cpu' or 'cuda:0', "
+        f"got {device!r} ({type(device).__name__})"
+    )
+
+
 def test_a_device_has_one_default_pool() -> None:
     assert madl.default_pool("sim") is madl.default_pool("sim")
 

@@ -10,6 +10,7 @@ from madl.errors import (
     BackendCallError,
     BackendError,
     BackendNotFoundError,
+    ConfigurationError,
     CorruptedPoolError,
     FileFormatError,
     ForkError,
@@ -60,6 +61,14 @@ EXAMPLES: list[tuple[MadlError, str]] = [
         "where they come from",
     ),
     (FileFormatError("a.trace", 7, "no events"), "a.trace:7: no events"),
+    (
+        ConfigurationError(
+            "MADL_FIT",
+            "MADL_FIT must be first or best, got 'x'",
+            "unset it, which means first",
+        ),
+        "MADL_FIT must be first or best, got 'x'. Try: unset it, which means first",
+    ),
     (FileFormatError("a.trace", 0, "no events"), "a.trace: no events"),
     (
         BackendNotFoundError("cuda:0", ("cpu", "sim"), "no driver"),

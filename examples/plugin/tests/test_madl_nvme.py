@@ -26,7 +26,7 @@ def test_each_folder_is_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = str(tmp_path / "absent")
-    monkeypatch.setenv("MADL_NVME", os.pathsep.join([str(tmp_path), absent]))
+    monkeypatch.setenv("NVME_FOLDERS", os.pathsep.join([str(tmp_path), absent]))
 
     assert madl_devices() == ["nvme:0"]
     assert madl_open("nvme:1") is None
@@ -35,7 +35,7 @@ def test_each_folder_is_a_device(
 def test_a_pool_opens_it_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MADL_NVME", str(tmp_path))
+    monkeypatch.setenv("NVME_FOLDERS", str(tmp_path))
 
     with Pool("nvme", limit="8 MiB") as pool, pool.allocate("1 MiB") as memory:
         memory.fill(7)

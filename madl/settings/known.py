@@ -1,0 +1,141 @@
+"""Every setting that madl has, and every name that begins with ``MADL_``."""
+
+from typing import NamedTuple
+
+from madl.settings.kinds import FIT, HUGE_PAGES, NAMES, NBYTES, SWITCH, Kind
+
+PREFIX = "MADL_"
+
+
+class Setting(NamedTuple):
+    """Something that ``configure`` and an environment variable say."""
+
+    option: str
+    """What ``configure`` calls it; a pool's argument has the same name."""
+    variable: str
+    kind: Kind
+    default: object
+    meaning: str
+    is_read: str
+    """When."""
+    is_by_device: bool = False
+
+
+_DEFAULT_POOL = "a device's default pool is made"
+_ANY_POOL = "a pool is made without `pooling=`"
+_ONCE = "madl first looks for plugins"
+
+SETTINGS = {
+    setting.option: setting
+    for setting in (
+        Setting(
+            "limit",
+            "MADL_LIMIT",
+            NBYTES,
+            None,
+            "Bytes that a default pool may have committed at once.",
+            _DEFAULT_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "page_size",
+            "MADL_PAGE_SIZE",
+            NBYTES,
+            None,
+            "The unit in which it commits; `none` for what suits device and limit.",
+            _DEFAULT_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "huge_pages",
+            "MADL_HUGE_PAGES",
+            HUGE_PAGES,
+            None,
+            "Whether it asks for huge OS pages; `none` for what suits the pages.",
+            _DEFAULT_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "fit",
+            "MADL_FIT",
+            FIT,
+            "first",
+            "Which free block it takes: the lowest that fits, or the smallest.",
+            _DEFAULT_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "recycle",
+            "MADL_RECYCLE",
+            SWITCH,
+            True,
+            "Whether it commits idle pages elsewhere before it takes new ones.",
+            _DEFAULT_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "pooling",
+            "MADL_POOL",
+            SWITCH,
+            True,
+            "Whether freed memory is kept for reuse; `off` for sanitizers and memory "
+            "profilers.",
+            _ANY_POOL,
+            is_by_device=True,
+        ),
+        Setting(
+            "plugins",
+            "MADL_PLUGINS",
+            NAMES,
+            (),
+            "Modules to use as plugins, as in `madl_toy,fast=my.module`.",
+            _ONCE,
+        ),
+        Setting(
+            "disable_plugin_autoload",
+            "MADL_DISABLE_PLUGIN_AUTOLOAD",
+            SWITCH,
+            False,
+            "Whether the plugins that are installed are left out.",
+            _ONCE,
+        ),
+        Setting(
+            "ignore",
+            "MADL_IGNORE",
+            NAMES,
+            (),
+            "Variables that begin with `MADL_` and belong to other programs.",
+            "madl reads any other",
+        ),
+    )
+}
+
+DEFAULT_POOL_OPTIONS = tuple(
+    setting.option for setting in SETTINGS.values() if setting.is_read == _DEFAULT_POOL
+)
+
+OTHERS = {
+    "MADL_COMPILE": "Read when madl is built: `1` compiles its core, or fails; `0` "
+    "leaves it in Python.",
+    "MADL_REQUIRE": "Read by `madl.testing`: kinds of devices whose absence is a "
+    "failure, and no reason to skip a test.",
+}
+"""Variables that are read elsewhere, and what they mean."""
+
+OF_TESTS_AND_TOOLS = frozenset(
+    PREFIX + name
+    for name in (
+        "BENCH_HOT_PATH",
+        "CUDA_DRIVER",
+        "CUDA_SUITE",
+        "EXITS",
+        "EXPECT_BUILD",
+        "FUZZ_FILES",
+        "PORTABILITY_CACHE",
+        "ROUTE_THRESHOLD",
+        "SCREENSHOTS",
+        "STRESS_S",
+        "WINE_CACHE",
+    )
+)
+"""Variables of madl's own tests, benchmarks and tools; no program needs them."""
