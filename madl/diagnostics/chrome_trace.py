@@ -8,10 +8,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from madl.diagnostics.trace import Trace
+from madl.diagnostics.whole_files import write_whole
 from madl.shortage import NO_TAG
 
 MOST_SAMPLES = 50_000
@@ -25,7 +25,7 @@ def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write a trace as Chrome trace JSON; an existing file is replaced.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; what was there is as before.
     """
     step = max(len(trace) // MOST_SAMPLES, 1)
     process = {"ph": "M", "pid": 1, "tid": 0}
@@ -55,7 +55,7 @@ def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
             "time": "an event takes a microsecond",
         },
     }
-    Path(path).write_text(json.dumps(content), "utf-8")
+    write_whole(path, json.dumps(content).encode())
 
 
 def _counters(trace: Trace, step: int) -> Iterator[dict[str, Any]]:

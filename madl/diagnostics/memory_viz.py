@@ -8,10 +8,10 @@ the events backwards from the final state, so that both have to agree.
 import os
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from madl.diagnostics.trace import Trace
+from madl.diagnostics.whole_files import write_whole
 from madl.hotpath import Memory
 from madl.pool import Pool
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
@@ -48,7 +48,7 @@ def export_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> Non
     Live blocks seem to have been allocated in the order in which they lie.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; what was there is as before.
     """
     events = [
         _Event(
@@ -72,7 +72,7 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     that every event lies in a segment. An event takes a microsecond.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; what was there is as before.
         OutOfMemoryError: The trace needs more than the 256 GiB of ``sim``.
     """
     with Pool("sim", recycle=False) as pool:
@@ -138,7 +138,7 @@ def _write(
         "allocator_settings": {"madl": snapshot.device},
         "external_annotations": [],
     }
-    Path(path).write_bytes(pickle.dumps(content, protocol=_PROTOCOL))
+    write_whole(path, pickle.dumps(content, protocol=_PROTOCOL))
 
 
 def _placed(snapshot: PoolSnapshot) -> Iterator[tuple[int, ArenaSnapshot]]:

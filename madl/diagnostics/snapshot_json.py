@@ -8,11 +8,11 @@ import json
 import os
 from collections.abc import Callable
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, TypeVar
 
 from madl.diagnostics.stack_text import stack_from_lists
 from madl.diagnostics.trace_lines import TraceSource, opened, path_of, read_up_to
+from madl.diagnostics.whole_files import write_whole
 from madl.errors import FileFormatError
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
@@ -42,10 +42,10 @@ def save_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> None:
     """Write ``pool.snapshot()`` as JSON; an existing file is replaced.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; what was there is as before.
     """
     document = {"format": FORMAT, "version": VERSION, **snapshot.as_dict()}
-    Path(path).write_text(json.dumps(document, separators=(",", ":")), "utf-8")
+    write_whole(path, json.dumps(document, separators=(",", ":")).encode())
 
 
 def is_snapshot(head: bytes) -> bool:

@@ -1,7 +1,6 @@
 """Write ``madl-trace v1`` files that are whole or not there."""
 
 import os
-import secrets
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from madl.diagnostics.trace import (
     Free,
     Trace,
 )
+from madl.diagnostics.whole_files import part_of
 from madl.sizes import parse_nbytes
 from madl.stacks import Stack
 
@@ -61,9 +61,7 @@ class TraceWriter:
         # one byte an id: 1 while it is live
         self._live = bytearray()
         self._is_closed = False
-        self._part = self._path.with_name(
-            f".{self._path.name}.{secrets.token_hex(4)}.part"
-        )
+        self._part = part_of(self._path)
         self._process = os.getpid()
         self._stacks: dict[Stack, int] = {(): 0}
         try:
