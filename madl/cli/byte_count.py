@@ -7,7 +7,7 @@ import click
 from madl.sizes import parse_nbytes
 
 
-class ByteCount(click.ParamType[int]):
+class ByteCount(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """An option that is a byte count, such as ``64MiB``."""
 
     name = "bytes"
