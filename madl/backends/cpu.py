@@ -221,7 +221,6 @@ class CpuBackend:
             reservable = "possible"
         return {
             "system": f"{platform.system()} {platform.release()}",
-            "memory": f"{total}, {format_nbytes(info.available_nbytes)} available",
             f"reserving {total}": reservable,
             "OS page": format_nbytes(self.granularity),
             "page": format_nbytes(self.page_nbytes),

@@ -5,9 +5,11 @@ import sys
 import click
 
 from madl.cli.bench import bench
+from madl.cli.completion import completion
 from madl.cli.diff import diff
 from madl.cli.export import export
 from madl.cli.info import info
+from madl.cli.pages import Page
 from madl.cli.replay import replay
 from madl.cli.report import report
 from madl.cli.view import view
@@ -15,20 +17,31 @@ from madl.cli.whatif import whatif
 from madl.errors import MadlError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Page,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    sections={
+        "See where memory goes": (report, view, diff),
+        "Learn what would help": (whatif, replay, bench),
+        "Installation and files": (info, export, completion),
+    },
+    examples=[
+        "madl report --example gpt2-train          # needs nothing but madl",
+        "madl view run.trace.gz -o run.html        # what a program recorded",
+        "madl whatif run.pickle                    # why PyTorch ran out",
+        "madl COMMAND --help                       # all options, more examples",
+    ],
+    closing="Exit status: 0 when all is well; 1 when a file, a device or the memory is "
+    "not; 2 when the command itself is not. With --json a command prints one object, "
+    "and nothing on stderr unless it fails.",
+)
 @click.version_option(package_name="madl")
 def commands() -> None:
-    """Allocate memory for deep learning: see what a pool does with it."""
+    """Allocate memory for deep learning: see what a pool does with it.
 
-
-commands.add_command(bench)
-commands.add_command(diff)
-commands.add_command(export)
-commands.add_command(info)
-commands.add_command(replay)
-commands.add_command(report)
-commands.add_command(view)
-commands.add_command(whatif)
+    A program records itself with `with madl.record("run.trace.gz"):`. Most commands
+    read such a FILE, or a snapshot, and need neither the program nor its device.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -15,6 +15,8 @@ from rich.table import Table
 from madl import hotpath
 from madl.backends import registry
 from madl.backends.protocol import Backend, Capability, HandlePagesBackend
+from madl.cli.device_name import DeviceName
+from madl.cli.pages import Command
 from madl.errors import OutOfMemoryError
 from madl.pool import Pool
 from madl.sizes import align_up, format_nbytes
@@ -29,8 +31,16 @@ Figures = dict[str, Any]
 Loop = Callable[[int], object]  # called with the number of its turns
 
 
-@click.command()
-@click.option("--device", default="cpu", show_default=True, help="As in opencl:0.")
+@click.command(
+    cls=Command, examples=["madl bench", "madl bench --device opencl:0 --json"]
+)
+@click.option(
+    "--device",
+    type=DeviceName(),
+    default="cpu",
+    show_default=True,
+    help="As in opencl:0.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(device: str, as_json: bool) -> None:
     """Compare a pool with asking the device, for a second or two.

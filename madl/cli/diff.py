@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from madl.cli.pages import Command
 from madl.cli.report import cell
 from madl.diagnostics.diff import (
     Change,
@@ -22,9 +23,15 @@ from madl.diagnostics.trace import Trace
 from madl.sizes import format_nbytes
 
 
-@click.command()
-@click.argument("before")
-@click.argument("after")
+@click.command(
+    cls=Command,
+    examples=[
+        "madl diff monday.trace.gz today.trace.gz",
+        "madl diff before.json after.json --top 3",
+    ],
+)
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
 @click.option(
     "--top",
     type=click.IntRange(1),

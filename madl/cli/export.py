@@ -1,37 +1,53 @@
 """``madl export``: a trace or a snapshot, for another program's viewer."""
 
-from pathlib import Path
+import json
+import os
 
 import click
 
+from madl.cli.pages import Command
+from madl.cli.target import writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
 from madl.diagnostics.trace import Trace
 
 
-@click.command()
-@click.argument("source")
-@click.argument("target")
-def export(source: str, target: str) -> None:
+@click.command(
+    cls=Command,
+    examples=[
+        "madl export run.trace.gz run.json",
+        "madl export snapshot.json snapshot.pickle",
+    ],
+)
+@click.argument("source", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export(source: str, target: str, as_json: bool) -> None:
     """Write the trace or snapshot SOURCE as a file for other viewers.
 
     TARGET.pickle is for PyTorch's viewer, https://pytorch.org/memory_viz. TARGET.json
     is a trace for Perfetto, https://ui.perfetto.dev, or chrome://tracing.
     """
-    kind = Path(target).suffix
+    kind = os.path.splitext(target)[1]
     if kind not in (".pickle", ".json"):
         raise click.UsageError(f"TARGET must end in .pickle or .json, got {target!r}")
     opened = open_trace_or_snapshot(source)
-    try:
+    if kind == ".json" and not isinstance(opened, Trace):
+        raise click.UsageError("a snapshot can be written as .pickle only")
+    with writing(target):
         if not isinstance(opened, Trace):
-            if kind == ".json":
-                raise click.UsageError("a snapshot can be written as .pickle only")
             export_snapshot(opened, target)
         elif kind == ".json":
             export_chrome_trace(opened, target)
         else:
             export_trace(opened, target)
-    except OSError as error:
-        raise click.UsageError(f"cannot write {target!r}: {error.strerror}") from None
-    click.echo(f"wrote {target}")
+    if as_json:
+        figures = {
+            "source": source,
+            "target": target,
+            "nbytes": os.stat(target).st_size,
+        }
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        click.echo(f"wrote {target}")

@@ -1,8 +1,8 @@
-"""``madl info``: what madl runs on here, and what it can do."""
+"""``madl info``: what madl runs on here, what it can do, and what it was told."""
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
@@ -12,38 +12,65 @@ from rich.markup import escape
 from rich.table import Table
 
 import madl
-from madl import hotpath
+from madl import SettingState, hotpath
 from madl.backends import registry
+from madl.cli.pages import Command
 from madl.sizes import format_nbytes
 
 
-@click.command()
+@click.command(cls=Command, examples=["madl info", "MADL_LIMIT=8GiB madl info --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(as_json: bool) -> None:
-    """Show this installation, its devices, and why a device is missing."""
+    """Show this installation, settings and devices, and why one is missing.
+
+    Of a setting, it says where its value comes from: the default, a variable of the
+    environment, or a line that called madl.configure, as a plugin may.
+    """
     facts = _collect()
     if as_json:
         click.echo(json.dumps(facts, indent=1))
         return
     console = Console()
-    table = Table(title="madl", show_header=False)
-    for name in ("version", "core", "python", "system"):
-        table.add_row(name, str(facts[name]))
-    console.print(table)
+    names = ("version", "core", "python", "system")
+    _print(console, "madl", [(name, facts[name]) for name in names])
     for device, described in facts["devices"].items():
-        table = Table(title=f"device {device}", show_header=False)
-        for name, value in described.items():
-            table.add_row(name, escape(str(value)))
-        console.print(table)
+        _print(console, f"device {device}", _rows_of_device(described))
     if facts["plugins"]:
-        table = Table(title="plugins", show_header=False)
-        for plugin in facts["plugins"]:
-            came_of_it = (
-                plugin["failure"] or ", ".join(plugin["devices"]) or "no device"
-            )
-            source = f"{plugin['distribution']} ({plugin['module']})"
-            table.add_row(plugin["kind"], escape(f"{source}: {came_of_it}"))
-        console.print(table)
+        _print(console, "plugins", map(_row_of_plugin, facts["plugins"]))
+    _print(console, "settings", map(_row_of_setting, madl.configuration()))
+
+
+def _print(console: Console, title: str, rows: Iterable[tuple[str, object]]) -> None:
+    table = Table(title=title, show_header=False)
+    for name, value in rows:
+        table.add_row(name, escape(str(value)))
+    console.print(table)
+
+
+def _rows_of_device(described: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in described.items():
+        if isinstance(value, int) and name.endswith("_nbytes"):
+            yield name.removesuffix("_nbytes"), format_nbytes(value)
+        else:
+            yield name, value
+
+
+def _row_of_plugin(plugin: Mapping[str, Any]) -> tuple[str, str]:
+    came_of_it = plugin["failure"] or ", ".join(plugin["devices"]) or "no device"
+    return plugin["kind"], (
+        f"{plugin['distribution']} ({plugin['module']}): {came_of_it}"
+    )
+
+
+def _row_of_setting(setting: SettingState) -> tuple[str, str]:
+    if setting.origin == "environment":
+        origin = f"from {setting.variable}"
+    elif setting.origin == "configure":
+        origin = f"from configure at {setting.where}"
+    else:
+        origin = "by default"
+    late = "".join(f"; too late for {reader}" for reader in setting.late)
+    return setting.option, f"{setting.value or 'none'}, {origin}{late}"
 
 
 def _collect() -> dict[str, Any]:
@@ -58,6 +85,8 @@ def _collect() -> dict[str, Any]:
             for device, described in _describe_kind(kind)
         },
         "plugins": [state._asdict() for state in registry.plugin_states()],
+        # last: a plugin may call configure when it is imported
+        "settings": [setting._asdict() for setting in madl.configuration()],
     }
 
 
@@ -68,7 +97,7 @@ def _version() -> str:
         return "not installed"
 
 
-def _describe_kind(kind: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _describe_kind(kind: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the devices of a kind, or why there is none under the kind's name."""
     for device in registry.devices_of(kind) or (kind,):
         try:
@@ -77,16 +106,16 @@ def _describe_kind(kind: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield device, {"not available": registry.in_words(error)}
 
 
-def _describe(device: str) -> dict[str, str]:
+def _describe(device: str) -> dict[str, object]:
     backend = registry.open_device(device)
     memory = backend.memory_info()
-    facts = {
+    facts: dict[str, object] = {
         "device": backend.device,
         "capabilities": ", ".join(
             str(one.name) for one in madl.Capability if one in backend.capabilities
         ),
-        "memory": format_nbytes(memory.total_nbytes),
-        "available": format_nbytes(memory.available_nbytes),
+        "memory_nbytes": memory.total_nbytes,
+        "available_nbytes": memory.available_nbytes,
     }
     describe = getattr(backend, "describe", None)
     if describe is not None:

@@ -10,9 +10,11 @@ from rich.table import Table
 
 from madl import hotpath
 from madl.cli.byte_count import ByteCount
+from madl.cli.device_name import DeviceName
+from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.report import cell
-from madl.diagnostics.examples import example_names, example_path
+from madl.cli.source import file_or_example
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
@@ -25,11 +27,18 @@ from madl.pool import Pool
 from madl.sizes import format_nbytes
 
 
-@click.command()
-@click.argument("trace", required=False)
-@click.option("--example", help=f"Ships with madl: {', '.join(example_names())}.")
+@click.command(
+    cls=Command,
+    examples=[
+        "madl replay --example gpt2-train",
+        "madl replay run.trace.gz --limit 64MiB --page-size 64KiB",
+        "madl replay run.trace.gz --device cpu --touch --verify --json",
+    ],
+)
+@file_or_example
 @click.option(
     "--device",
+    type=DeviceName(),
     default="sim",
     show_default=True,
     help="sim places offsets only, in up to 256 GiB; cpu and others, such as opencl:0, "
@@ -64,8 +73,7 @@ from madl.sizes import format_nbytes
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(
-    trace: str | None,
-    example: str | None,
+    file: str,
     device: str,
     fit: str,
     page_size: int | None,
@@ -75,16 +83,16 @@ def replay(
     is_verified: bool,
     as_json: bool,
 ) -> None:
-    """Replay a TRACE through a pool; report what the pool took for it.
+    """Replay FILE through a pool; report what the pool took for it.
 
-    TRACE is a file in madl-trace v1, the journal of a recording that has not ended, a
+    FILE is a trace in madl-trace v1, the journal of a recording that has not ended, a
     log of RMM or Umpire, or a CSV with id,lower,upper,size.
 
     In the report, live is what the program holds, committed what the pool has taken
     for it. A recycled page was moved from where it lay unused. Bins hold freed blocks
     that are handed out again as they are.
     """
-    loaded = _load(trace, example)
+    loaded = open_trace(file)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
     try:
         pool = Pool(
@@ -113,18 +121,6 @@ def replay(
         _print_table(figures, result)
         for note in loaded.notes:
             click.echo(f"note: {note}", err=True)
-
-
-def _load(trace: str | None, example: str | None) -> Trace:
-    if (trace is None) == (example is None):
-        raise click.UsageError("name either a TRACE or an --example")
-    if example is not None:
-        try:
-            return open_trace(example_path(example))
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-    assert trace is not None, "as tested above"
-    return open_trace(trace)
 
 
 def _figures(

@@ -11,7 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from madl.cli.byte_count import ByteCount
+from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
+from madl.cli.source import file_or_example
 from madl.diagnostics.address_map import map_snapshot
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
@@ -26,8 +28,15 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _ASCII = " ..::++##"
 
 
-@click.command()
-@click.argument("file")
+@click.command(
+    cls=Command,
+    examples=[
+        "madl report --example gpt2-train",
+        "madl report run.trace.gz --limit 8GiB",
+        "madl report snapshot.json --json",
+    ],
+)
+@file_or_example
 @click.option(
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
@@ -36,8 +45,8 @@ _ASCII = " ..::++##"
 def report(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
     """Print what FILE shows of memory: peaks, holders, fragmentation.
 
-    FILE is a trace of any kind, which is replayed on sim, a snapshot, or what
-    torch.cuda.memory._dump_snapshot writes.
+    FILE is a trace of any kind, which is replayed on sim, a snapshot of a pool, or
+    what torch.cuda.memory._dump_snapshot writes.
     """
     with EventProgress("placing", hidden=as_json) as progress:
         history = open_history(
@@ -79,11 +88,11 @@ def _print(console: Console, history: History, summary: Summary) -> None:
     levels = _ASCII if console.options.ascii_only else _EIGHTHS
     for line in curve_lines(history.live_nbytes.tolist(), width, levels):
         _print_line(console, line)
-    console.print("at the peak:", highlight=False)
+    console.print("at the peak, all that was ever committed, end to end:")
     _print_line(
         console, occupancy_line(map_snapshot(history, summary.peak_moment), width=width)
     )
-    console.print(LEGEND, markup=False, highlight=False)
+    console.print(LEGEND.partition("  |")[0], markup=False, highlight=False)
     for note in summary.notes:
         console.print(f"Note: {note}", markup=False, highlight=False)
 

@@ -2,20 +2,34 @@
 
 import json
 import os
-from pathlib import Path
 
 import click
 
 from madl.cli.byte_count import ByteCount
+from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
+from madl.cli.source import file_or_example
+from madl.cli.target import writing
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.view import view_page
+from madl.diagnostics.whole_files import write_whole
 from madl.sizes import format_nbytes
 
 
-@click.command()
-@click.argument("file")
-@click.option("-o", "--output", help="The page to write. [default: FILE.html]")
+@click.command(
+    cls=Command,
+    examples=[
+        "madl view run.trace.gz -o run.html",
+        "madl view --example vit-train",
+    ],
+)
+@file_or_example
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    help="The page to write. [default: FILE.html]",
+)
 @click.option(
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
@@ -26,24 +40,22 @@ def view(
 ) -> None:
     """Draw FILE as one HTML page that works offline.
 
-    FILE is a trace of any kind, a snapshot, or what torch.cuda.memory._dump_snapshot
-    writes. The page shows live bytes over time, where each block lies at any moment,
-    who holds it, and fragmentation.
+    FILE is a trace of any kind, a snapshot of a pool, or what
+    torch.cuda.memory._dump_snapshot writes. The page shows live bytes over time, where
+    each block lies at any moment, who holds it, and fragmentation.
     """
-    path = Path(output or f"{os.path.basename(file)}.html")
+    path = output or f"{os.path.basename(file)}.html"
     with EventProgress("placing", hidden=as_json) as progress:
         history = open_history(
             file, limit=limit, device=device, on_progress=progress.update
         )
     try:
-        page = view_page(history)
+        page = view_page(history).encode()
     except ImportError as error:
         raise click.ClickException(str(error)) from None
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
-    figures = {"page": str(path), "nbytes": len(page), "events": history.last_moment}
+    with writing(path):
+        write_whole(path, page)
+    figures = {"page": path, "nbytes": len(page), "events": history.last_moment}
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:

@@ -8,14 +8,22 @@ from rich.console import Console
 from rich.table import Table
 
 from madl.cli.byte_count import ByteCount
+from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.report import cell, holders_table
+from madl.cli.source import file_or_example
 from madl.diagnostics.whatif_report import Failure, WhatIf, what_if
 from madl.sizes import format_nbytes
 
 
-@click.command()
-@click.argument("file")
+@click.command(
+    cls=Command,
+    examples=[
+        "madl whatif --example resnet50-train --limit 2GiB",
+        "madl whatif run.pickle",
+    ],
+)
+@file_or_example
 @click.option(
     "--limit",
     type=ByteCount(),

@@ -241,10 +241,10 @@ def test_touch_needs_a_device_that_the_cpu_can_reach(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["replay"], "name either a TRACE or an --example"),
+        (["replay"], "name either a FILE or an --example"),
         (
             ["replay", "x.trace", "--example", "vit-train"],
-            "name either a TRACE or an --example",
+            "name either a FILE or an --example",
         ),
         (["replay", "--example", "none"], "'none'"),
         (["replay", "x", "--limit", "lots"], "got 'lots'"),

@@ -108,22 +108,11 @@ def test_export_writes_what_the_suffix_says(
     assert start == {"out.pickle": b"\x80\x04", "out.json": b'{"'}[target]
 
 
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("out.html", "TARGET must end in .pickle or .json"),
-        ("nowhere/out.pickle", "cannot write"),
-    ],
-)
-def test_export_to_what_cannot_be_is_misuse(
-    target: str,
-    reason: str,
-    traces: tuple[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_export_to_an_unknown_kind_of_file_is_misuse(
+    traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert status_of("export", traces[0], str(tmp_path / target)) == 2
-    assert reason in capsys.readouterr().err
+    assert status_of("export", traces[0], str(tmp_path / "out.html")) == 2
+    assert "TARGET must end in .pickle or .json" in capsys.readouterr().err
 
 
 def test_a_snapshot_is_exported_for_pytorch_only(
