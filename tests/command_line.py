@@ -7,14 +7,15 @@ import sys
 import pytest
 
 from madl import cli
+from madl.settings.known import SETTINGS
 
 SHAPES_OUTPUT = {
     "COLUMNS",
     "FORCE_COLOR",
-    "MADL_POOL",
     "NO_COLOR",
     "PYTHONUTF8",
     "TTY_COMPATIBLE",
+    *(setting.variable for setting in SETTINGS.values()),
 }
 ENVIRONMENT = {
     **{name: text for name, text in os.environ.items() if name not in SHAPES_OUTPUT},

@@ -93,13 +93,15 @@ def replay(
     that are handed out again as they are.
     """
     loaded = open_trace(file)
-    policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
     try:
         pool = Pool(
             device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
         )
     except ValueError as error:  # an option that does not suit the device
         raise click.UsageError(str(error)) from None
+    policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
+    if not pool._options.pooling:  # by MADL_POOL=off, or as shared memory wants it
+        policy = "no pooling"
     events = (1 + is_verified) * len(loaded)
     try:
         with pool, EventProgress("replaying", events, hidden=as_json) as progress:

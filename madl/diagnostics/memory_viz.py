@@ -75,7 +75,7 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written; what was there is as before.
         OutOfMemoryError: The trace needs more than the 256 GiB of ``sim``.
     """
-    with Pool("sim", recycle=False) as pool:
+    with Pool("sim", recycle=False, pooling=True) as pool:
         placed: list[tuple[object, int, int]] = [(None, 0, 0)] * trace.allocations
         held: list[Memory | None] = [None] * trace.allocations
         for operation in trace.operations:

@@ -81,7 +81,8 @@ def history_of_trace(
         FileFormatError: It asks for more than this machine can address.
     """
     sim = LoggedSim()
-    with Pool(sim, limit=limit) as pool:
+    # pooling: the environment may have it off, for the programs it is meant for
+    with Pool(sim, limit=limit, pooling=True) as pool:
         try:
             columns = _replay(trace, pool, sim, on_progress)
         except OverflowError as error:  # with 32 bits, of a trace that 64 have made

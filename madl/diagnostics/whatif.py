@@ -151,7 +151,7 @@ def _of_madl(trace: Trace, capacity: int | None) -> Outcome:
     trace = replace(trace, tag_of=None)
     # The pool may keep twice what is live: the device must not be what limits it.
     total = max(DEFAULT_TOTAL_NBYTES, 2 * trace.peak_live_nbytes)
-    with Pool(SimBackend(total_nbytes=total)) as pool:
+    with Pool(SimBackend(total_nbytes=total), pooling=True) as pool:
         peak = replay(trace, pool).peak_committed_nbytes
     fits = None if capacity is None else peak <= capacity
     if capacity is not None and not fits:
@@ -164,7 +164,7 @@ def _madl_fits(trace: Trace, capacity: int) -> bool:
         return False
     sim = SimBackend(total_nbytes=max(DEFAULT_TOTAL_NBYTES, capacity))
     try:
-        with Pool(sim, limit=capacity) as pool:
+        with Pool(sim, limit=capacity, pooling=True) as pool:
             replay(trace, pool)
     except OutOfMemoryError:
         return False

@@ -176,6 +176,33 @@ def test_an_example_is_the_file_that_ships_with_madl(
     assert out[: len(out) // 2] == out[len(out) // 2 :]
 
 
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", ["report", "whatif"])
+def test_what_a_pool_would_do_is_said_of_one_that_pools(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("reuse.trace").write_text(
+        "# madl-trace v1\na,0,5000000\nf,0\na,1,3000000\na,2,100\n"
+    )
+    arguments = name, "reuse.trace", "--limit", "1GiB", "--json"
+    status_of(*arguments)
+    expected = capsys.readouterr().out
+
+    monkeypatch.setenv("MADL_POOL", "off")
+
+    assert status_of(*arguments) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_replay_says_when_nothing_is_pooled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MADL_POOL", "off")
+
+    assert status_of("replay", "--example", "vit-train", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "no pooling"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_asks_madl(shell: str) -> None:
     done = CliRunner().invoke(commands, ["completion", shell])
