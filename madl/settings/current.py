@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     fit: str | Mapping[str, str]
     recycle: _Switch | Mapping[str, _Switch]
     pooling: _Switch | Mapping[str, _Switch]
+    debug: _Switch
     plugins: str | Iterable[str]
     disable_plugin_autoload: _Switch
     ignore: str | Iterable[str]

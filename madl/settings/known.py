@@ -84,6 +84,14 @@ SETTINGS = {
             is_by_device=True,
         ),
         Setting(
+            "debug",
+            "MADL_DEBUG",
+            SWITCH,
+            False,
+            "Whether pools look for damage: guards around blocks, fills, tracebacks.",
+            "a pool is made without `debug=`",
+        ),
+        Setting(
             "plugins",
             "MADL_PLUGINS",
             NAMES,
