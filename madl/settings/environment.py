@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection
-from difflib import get_close_matches
 
 from madl.errors import ConfigurationError
 from madl.settings.kinds import parse_by_device, shown
@@ -61,4 +60,6 @@ def parsed(setting: Setting, given: object, name: str) -> object:
 
 def suggestion(name: str, names: Collection[str]) -> str:
     """Return which of the names was meant; an empty text if none is alike."""
+    from difflib import get_close_matches  # not in programs that have no such error
+
     return next(iter(get_close_matches(name, sorted(names), 1)), "")

@@ -13,6 +13,7 @@ import pytest
 
 import madl
 from madl.diagnostics import example_path
+from madl.settings import current
 from tests.command_line import ENVIRONMENT, status_of
 
 EXAMPLE = str(example_path("gpt2-train"))
@@ -95,6 +96,7 @@ def test_info_says_where_a_setting_comes_from(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("MADL_PAGE_SIZE", "cpu=64KiB")
+    monkeypatch.setattr(current, "_readings", {})  # of pools that other tests made
 
     assert status_of("info") == 0
     assert status_of("info", "--json") == 0
