@@ -7,8 +7,9 @@ This pool grows by the driver's own functions, called from C.
 
 import importlib
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from madl import settings
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
 from madl.errors import MissingCapabilityError, OutOfMemoryError
@@ -92,8 +93,15 @@ class CudaPool:
 
     @staticmethod
     def of(device: str = "cuda:0") -> "CudaPool":
-        """Return the device's pool; the first call makes it, without a limit."""
-        return _pools.get(_index_of(device)) or CudaPool(device)
+        """Return the device's pool; the first call makes it.
+
+        Its limit is that of default pools, see ``madl.configure``, or else none.
+        """
+        index = _index_of(device)
+        if index in _pools:
+            return _pools[index]
+        limit = cast("int | None", settings.read("limit", f"cuda:{index}"))
+        return CudaPool(device, limit=limit)
 
     def _reserve(self, total_nbytes: int) -> Reservation:
         nbytes = align_up(total_nbytes * RESERVED_PER_MEMORY, self._backend.page_nbytes)

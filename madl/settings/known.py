@@ -33,7 +33,7 @@ SETTINGS = {
             "MADL_LIMIT",
             NBYTES,
             None,
-            "Bytes that a default pool may have committed at once.",
+            "Bytes that a default pool may have committed at once, PyTorch's too.",
             _DEFAULT_POOL,
             is_by_device=True,
         ),

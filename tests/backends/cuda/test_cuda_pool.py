@@ -427,6 +427,18 @@ def test_a_program_ends_in_silence_that_frees_when_python_is_gone(
     assert endings(program) == {(0, "", "")}
 
 
+LIMITED_BY_A_SETTING = """
+import madl
+from madl.integrations.cuda_pool import CudaPool
+madl.configure(limit="8 MiB, cuda=64 MiB")
+print(CudaPool.of().limit_nbytes >> 20)
+"""
+
+
+def test_the_pool_that_nobody_made_has_the_limit_of_the_settings() -> None:
+    assert endings(LIMITED_BY_A_SETTING) == {(0, "64\n", "")}
+
+
 def test_a_device_has_one_pool(pool: CudaPool) -> None:
     assert CudaPool.of("cuda:0") is pool
     with pytest.raises(ValueError, match="cuda:0 has a CudaPool already: <madl Cuda"):
