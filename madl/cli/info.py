@@ -69,7 +69,7 @@ def _row_of_setting(setting: SettingState) -> tuple[str, str]:
         origin = f"from configure at {setting.where}"
     else:
         origin = "by default"
-    late = "".join(f"; too late for {reader}" for reader in setting.late)
+    late = "".join(f"; too late, {reader}" for reader in setting.late)
     return setting.option, f"{setting.value or 'none'}, {origin}{late}"
 
 

@@ -32,7 +32,7 @@ _ASCII = " ..::++##"
     cls=Command,
     examples=[
         "madl report --example gpt2-train",
-        "madl report run.trace.gz --limit 8GiB",
+        "madl report run.trace.gz --limit 2GiB",
         "madl report snapshot.json --json",
     ],
 )

@@ -73,12 +73,15 @@ def configure(**options: Unpack[Options]) -> None:
     """Set what madl does where nobody says otherwise. Thread-safe.
 
     It goes before the environment, an argument such as ``Pool(limit=...)`` before it.
-    Call it before the first allocation: what has been made keeps what it has. The
-    settings of pools may be given by device, as a mapping or a text: ``limit="8 GiB,
-    cuda=20 GiB, cuda:1=10 GiB"``.
+    Call it before the first allocation: what has been made keeps what it has.
 
     Args:
-        options: See ``docs/how-to/configure.md`` for each of them.
+        options: ``limit``, ``page_size``, ``huge_pages``, ``fit`` and ``recycle`` of
+            default pools, and ``pooling`` of every pool, mean what they mean to
+            ``Pool``. They may be given by device, as a mapping or a text:
+            ``limit="8 GiB, cuda=20 GiB, cuda:1=10 GiB"``. ``debug`` is for all pools;
+            ``plugins``, ``disable_plugin_autoload`` and ``ignore`` are for the
+            process. See ``docs/how-to/configure.md``.
 
     Raises:
         TypeError, ValueError, OverflowError: An option is unknown or malformed.

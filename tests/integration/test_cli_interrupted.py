@@ -1,7 +1,6 @@
 """What a command writes is whole, or is what was there before."""
 
 import json
-import os
 import pickle
 import signal
 import subprocess
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import madl
 from madl.diagnostics import example_path
-from madl.settings import current
 from tests.command_line import ENVIRONMENT, status_of
 
 EXAMPLE = str(example_path("gpt2-train"))
@@ -22,6 +19,8 @@ ONLY_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 
 def is_whole(path: Path) -> bool:
     """Whether a file that was exported can be read to its end."""
+    if path.suffix == ".html":
+        return path.read_text("utf-8").rstrip().endswith("</html>")
     if path.suffix == ".json":
         return bool(json.loads(path.read_text("utf-8"))["traceEvents"])
     with path.open("rb") as file:
@@ -38,12 +37,16 @@ def interrupt_when_it_writes(folder: Path, process: subprocess.Popen[str]) -> No
 
 
 @ONLY_POSIX
-@pytest.mark.parametrize("target", ["run.json", "run.pickle"])
+@pytest.mark.parametrize("target", ["run.json", "run.pickle", "run.html"])
 def test_ctrl_c_leaves_no_half_written_file(tmp_path: Path, target: str) -> None:
     path = tmp_path / target
     path.write_text("before")
+    command = ["export", EXAMPLE, str(path)]
+    if target.endswith("html"):
+        pytest.importorskip("plotly")
+        command = ["view", EXAMPLE, "-o", str(path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "madl", "export", EXAMPLE, path],
+        [sys.executable, "-m", "madl", *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -76,63 +79,3 @@ def test_a_file_that_cannot_be_written_is_one_line(
     assert capsys.readouterr().err == (
         f"madl: {path}: it cannot be written: No such file or directory\n"
     )
-
-
-def test_a_malformed_variable_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MADL_FIT", "worst")
-
-    assert status_of("info") == 1
-
-    assert capsys.readouterr().err == (
-        "madl: MADL_FIT must be first or best, got 'worst'. Try: unset it, which means "
-        "first\n"
-    )
-
-
-def test_info_says_where_a_setting_comes_from(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("MADL_PAGE_SIZE", "cpu=64KiB")
-    monkeypatch.setattr(current, "_readings", {})  # of pools that other tests made
-
-    assert status_of("info") == 0
-    assert status_of("info", "--json") == 0
-
-    shown, _, as_json = capsys.readouterr().out.partition("\n{")
-    assert "cpu=64.0 KiB, from MADL_PAGE_SIZE" in shown
-    settings = {one["option"]: one for one in json.loads("{" + as_json)["settings"]}
-    assert settings["page_size"] == {
-        "option": "page_size",
-        "variable": "MADL_PAGE_SIZE",
-        "value": "cpu=64.0 KiB",
-        "origin": "environment",
-        "where": None,
-        "late": [],
-    }
-    assert {*settings} == {one.option for one in madl.configuration()}
-
-
-@ONLY_POSIX
-@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_a_terminal_shows_no_colour_to_whoever_wants_none(variable: str) -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    wanted = {"NO_COLOR": "1"} if variable == "NO_COLOR" else {"TERM": "dumb"}
-    done = subprocess.run(
-        [sys.executable, "-m", "madl", "replay", "--example", "vit-train"],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        check=False,
-        env={**ENVIRONMENT, "TERM": "xterm-256color", **wanted},
-    )
-    os.close(theirs)
-    shown = os.read(ours, 1 << 16).decode()
-    os.close(ours)
-
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert "peak live" in shown
-    assert "\x1b[3" not in shown.replace("\x1b[3m", "")  # 3 alone is italic

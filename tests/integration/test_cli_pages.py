@@ -15,6 +15,7 @@ from madl.cli.pages import Command, Page
 from madl.diagnostics import example_path, save_snapshot
 from tests.command_line import status_of
 from tests.pages import ROOT, needs_pages
+from tests.pages import commands as commands_of
 from tests.torch_dumps import fragmented
 
 PAGE = "docs/how-to/command-line.md"
@@ -120,6 +121,11 @@ def documented(heading: str) -> dict[tuple[str, ...], set[str]]:
         tuple(re.findall(r"`(\w+)`", where)): set(re.findall(r"`(\w+)`", keys))
         for _, where, keys, _ in rows
     }
+
+
+@needs_pages
+def test_the_commands_of_the_page_work() -> None:
+    assert {status_of(*arguments) for arguments in commands_of(PAGE)} == {0}
 
 
 @needs_pages

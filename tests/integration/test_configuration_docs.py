@@ -12,5 +12,5 @@ def test_configure() -> None:
     limit, first, second = printed.splitlines()
     assert (status, errors) == (0, "")
     assert limit == str(64 << 20)
-    assert first == "limit cpu=64.0 MiB, cuda=20.0 GiB configure <string>:3"
+    assert first == "limit cpu=64.0 MiB, cuda=2.0 GiB configure <string>:3"
     assert second == "fit best configure <string>:3"

@@ -1,6 +1,7 @@
 """Settings: what is said, by whom, and whether too late."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -121,7 +122,7 @@ def test_a_device_has_its_own_value_or_that_of_its_kind_or_that_for_all(
 
 
 def test_a_value_reads_as_it_is_shown() -> None:
-    text = "8.0 GiB, cuda=20.0 GiB, cuda:1=none"
+    text = "8.0 MiB, cuda=20.0 MiB, cuda:1=none"
 
     madl.configure(limit=text)
 
@@ -365,6 +366,23 @@ def test_a_pool_that_is_made_again_follows_what_is_said_now() -> None:
 
     assert madl.default_pool("sim").limit_nbytes == 2 * MIB
     assert state("limit").late == ()
+
+
+def test_threads_that_configure_at_once_all_have_their_say() -> None:
+    said = {"limit": MIB, "fit": "best", "recycle": False, "page_size": 1 << 16}
+    start = threading.Barrier(len(said))
+
+    def say(option: str, value: Any) -> None:  # noqa: ANN401  # each of its type
+        start.wait()
+        madl.configure(**{option: value})
+
+    threads = [threading.Thread(target=say, args=one) for one in said.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {state(option).origin for option in said} == {"configure"}
 
 
 @pytest.mark.parametrize("said", ["off", False, {"sim": "off"}, "on, sim=off"])
