@@ -16,6 +16,7 @@ from madl.backends.protocol import (
 from madl.errors import MissingCapabilityError
 from madl.hotpath import LARGEST_REQUEST_NBYTES
 from madl.settings.kinds import FITS as FITS
+from madl.settings.kinds import Fit as Fit
 from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, parse_nbytes
 
 FEWEST_PAGES_IN_LIMIT = 16

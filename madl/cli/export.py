@@ -10,6 +10,7 @@ from madl.cli.target import writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
+from madl.diagnostics.names import printable
 from madl.diagnostics.trace import Trace
 
 
@@ -50,4 +51,4 @@ def export(source: str, target: str, as_json: bool) -> None:
         }
         click.echo(json.dumps(figures, indent=1))
     else:
-        click.echo(f"wrote {target}")
+        click.echo(printable(f"wrote {target}"))

@@ -11,6 +11,7 @@ from madl.cli.progress import EventProgress
 from madl.cli.source import file_or_example
 from madl.cli.target import writing
 from madl.diagnostics.histories import open_history
+from madl.diagnostics.names import printable
 from madl.diagnostics.view import view_page
 from madl.diagnostics.whole_files import write_whole
 from madl.sizes import format_nbytes
@@ -59,4 +60,6 @@ def view(
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
-        click.echo(f"{path}: {format_nbytes(len(page))}, open it in a browser")
+        click.echo(
+            printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
+        )

@@ -37,18 +37,23 @@ class LateSettingWarning(UserWarning):
 
 
 class SettingState(NamedTuple):
-    """A setting as it is now."""
+    """A setting as it is now.
+
+    Attributes:
+        option: What ``configure`` calls it.
+        variable: The variable of the environment that says it.
+        value: As a text that means it.
+        origin: ``"default"``, ``"environment"`` or ``"configure"``.
+        where: File and line that called ``configure``; ``None`` if nobody did.
+        late: Who has read another value before, and keeps it.
+    """
 
     option: str
     variable: str
     value: str
-    """As a text that means it."""
     origin: str
-    """``"default"``, ``"environment"`` or ``"configure"``."""
     where: str | None
-    """File and line that called ``configure``."""
     late: tuple[str, ...]
-    """Who has read another value before, and keeps it."""
 
 
 class _Said(NamedTuple):

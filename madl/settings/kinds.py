@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from madl.sizes import format_exactly, parse_nbytes
 
-FITS = ("first", "best")
+Fit = Literal["first", "best"]
+FITS: tuple[Fit, ...] = ("first", "best")
 """How a pool may choose among the free blocks that are large enough."""
 
 ALL_DEVICES = ""
@@ -47,6 +48,15 @@ def _huge_pages(given: object, name: str) -> bool | str | None:
         raise ValueError(reason) from None
 
 
+def _debug(given: object, name: str) -> bool | str:
+    if given == "pages":
+        return "pages"
+    try:
+        return _switch(given, name)
+    except ValueError:
+        raise ValueError(f"{name} must be on, off or pages, got {given!r}") from None
+
+
 def _nbytes_or_none(given: object, name: str) -> int | None:
     if given is None or given == "none":
         return None
@@ -71,6 +81,7 @@ def _names(given: object, name: str) -> tuple[str, ...]:
 
 SWITCH = Kind("`on` or `off`", _switch)
 HUGE_PAGES = Kind("`on`, `off`, `explicit` or `none`", _huge_pages)
+DEBUG = Kind("`on`, `off` or `pages`", _debug)
 NBYTES = Kind("bytes, as in `8 GiB`, or `none`", _nbytes_or_none)
 FIT = Kind("`first` or `best`", _fit)
 NAMES = Kind("names, with commas", _names)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from madl.settings.kinds import FIT, HUGE_PAGES, NAMES, NBYTES, SWITCH, Kind
+from madl.settings.kinds import DEBUG, FIT, HUGE_PAGES, NAMES, NBYTES, SWITCH, Kind
 
 PREFIX = "MADL_"
 
@@ -86,9 +86,10 @@ SETTINGS = {
         Setting(
             "debug",
             "MADL_DEBUG",
-            SWITCH,
+            DEBUG,
             False,
-            "Whether pools look for damage: guards around blocks, fills, tracebacks.",
+            "Whether pools look for damage, with guards around blocks; `pages` adds "
+            "guard pages where there can be some.",
             "a pool is made without `debug=`",
         ),
         Setting(
@@ -136,12 +137,17 @@ OF_TESTS_AND_TOOLS = frozenset(
         "BENCH_HOT_PATH",
         "CUDA_DRIVER",
         "CUDA_SUITE",
+        "DIST",
         "EXITS",
         "EXPECT_BUILD",
+        "FAULTS",
+        "FORKS",
         "FUZZ_FILES",
+        "FUZZ_SECONDS",
         "PORTABILITY_CACHE",
         "ROUTE_THRESHOLD",
         "SCREENSHOTS",
+        "SOAK_S",
         "STRESS_S",
         "WINE_CACHE",
     )

@@ -136,6 +136,13 @@ def test_a_switch_is_on(said: bool | str) -> None:
     assert state("disable_plugin_autoload").value == "on"
 
 
+@pytest.mark.parametrize("said", [True, False, "pages"])
+def test_debug_is_what_a_pool_takes(said: bool | str) -> None:
+    madl.configure(debug=said)
+
+    assert SETTINGS["debug"].kind.parse(state("debug").value, "") == said
+
+
 @pytest.mark.parametrize("said", [True, False, "explicit", None])
 def test_huge_pages_are_what_a_pool_takes(said: Any) -> None:  # noqa: ANN401  # as above
     madl.configure(huge_pages={"cpu": said})
@@ -187,6 +194,7 @@ def test_huge_pages_are_what_a_pool_takes(said: Any) -> None:  # noqa: ANN401  #
             ValueError,
             "limit must have one value for 'cpu', got 'cpu=1,cpu=2'",
         ),
+        ({"debug": "x"}, ValueError, "debug must be on, off or pages, got 'x'"),
         ({"plugins": 3}, TypeError, "plugins must be names with commas, got 3"),
         ({"ignore": [3]}, TypeError, "ignore must be names with commas, got [3]"),
     ],
