@@ -30,6 +30,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MADL_PLUGINS", "madl_setter")
     monkeypatch.setattr(current, "_configured", {})
+    monkeypatch.setattr(current, "_readings", {})  # of pools that other tests made
     registry.forget_plugins()
     yield path
     registry.forget_plugins()
