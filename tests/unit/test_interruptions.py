@@ -3,7 +3,6 @@
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -21,9 +20,15 @@ Held = list[Memory]
 class Case:
     """A device, a pool of it, and what is live there."""
 
-    def __init__(self, device: "SimBackend | FakeBackend", **options: Any) -> None:
+    def __init__(
+        self,
+        device: SimBackend | FakeBackend,
+        *,
+        limit: str | None = None,
+        pooling: bool = True,
+    ) -> None:
         self.device = device
-        self.pool = Pool(device, **options)
+        self.pool = Pool(device, limit=limit, pooling=pooling)
         self.held: Held = []
 
     def take(self, *sizes: int, tag: str | None = None) -> None:
