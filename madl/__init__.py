@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from madl.spilling import Spillable
     from madl.stats import PoolStats, TagStats
 
+    __version__: str
+
     def backends() -> tuple[str, ...]:
         """Return the kinds of devices that some backend claims."""
 
@@ -160,7 +162,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # any of the names above
+def _find(name: str) -> Any:  # noqa: ANN401  # any of the names above
+    """Return a name that is used for the first time, and keep it."""
     if name in _HOME_OF:
         found = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = found
@@ -172,6 +175,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # any of the names above
 
         return version("madl")
     raise AttributeError(f"module 'madl' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
+    __getattr__ = _find
 
 
 def __dir__() -> list[str]:

@@ -42,7 +42,7 @@ class PoolOptions(NamedTuple):
     """Options of one pool, complete."""
 
     limit_nbytes: int | None
-    fit: str
+    fit: Fit
     recycle: bool
     page_nbytes: int
     pooling: bool
@@ -83,7 +83,7 @@ class PoolOptions(NamedTuple):
         backend: CountedBackend,
         *,
         limit: int | str | None,
-        fit: str,
+        fit: Fit,
         recycle: bool,
         page_size: int | str | None,
         huge_pages: HugePages,

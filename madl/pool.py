@@ -19,7 +19,7 @@ from madl.errors import MadlError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
-from madl.options import PoolOptions
+from madl.options import Fit, PoolOptions
 from madl.sizes import parse_nbytes
 from madl.snapshot import PoolSnapshot
 from madl.stats import PoolStats
@@ -70,7 +70,7 @@ class Pool(StreamPool):
         *,
         limit: int | str | None = None,
         soft_limit: int | str | None = None,
-        fit: str = "first",
+        fit: Fit = "first",
         recycle: bool = True,
         page_size: int | str | None = None,
         huge_pages: HugePages = None,

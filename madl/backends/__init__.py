@@ -25,9 +25,13 @@ class _Backends(ModuleType):
 sys.modules[__name__].__class__ = _Backends
 
 
-def __getattr__(name: str) -> object:
+def _find(name: str) -> object:
     if name == "hookimpl":
         from madl.backends.hookspecs import hookimpl
 
         return hookimpl
     raise AttributeError(f"module 'madl.backends' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
+    __getattr__ = _find

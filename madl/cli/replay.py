@@ -22,7 +22,7 @@ from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.verify import verify
 from madl.errors import OutOfMemoryError
-from madl.options import FITS
+from madl.options import FITS, Fit
 from madl.pool import Pool
 from madl.sizes import format_nbytes
 
@@ -75,7 +75,7 @@ from madl.sizes import format_nbytes
 def replay(
     file: str,
     device: str,
-    fit: str,
+    fit: Fit,
     page_size: int | None,
     limit: int | None,
     no_recycle: bool,

@@ -6,10 +6,17 @@ finalizer may run at any point.
 
 import builtins
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from madl.hotpath.interpreted_block import Block, tell_watch
 from madl.hotpath.shared import HotArena, Watch, cold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
+    import numpy as np
+    import numpy.typing as npt
 
 
 class _MadeByPools(type):
@@ -171,7 +178,11 @@ class Memory(metaclass=_MadeByPools):
     def __array_interface__(self) -> dict[str, Any]:
         return cold["array_interface"](self)
 
-    def as_array(self, dtype: Any = "uint8", shape: Any = None) -> Any:  # noqa: ANN401  # NumPy is not imported here
+    def as_array(
+        self,
+        dtype: "npt.DTypeLike" = "uint8",
+        shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
+    ) -> "np.ndarray[Any, Any]":
         """Return a NumPy array over the memory, without a copy.
 
         Args:

@@ -39,7 +39,7 @@ def empty(
     dimensions = _dimensions(shape)
     nbytes = math.prod(dimensions) * element.itemsize
     memory = defaults.allocate(nbytes, device=device)
-    return memory.as_array(element, dimensions)  # type: ignore[no-any-return]  # as_array knows no NumPy
+    return memory.as_array(element, dimensions)
 
 
 def zeros(

@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+from typing import Literal
 
 from madl.hotpath import Memory
 from madl.location import has_slices, is_plain_host
@@ -55,7 +56,7 @@ class Spillable:
         self,
         memory: Memory,
         *,
-        to: str | None = None,
+        to: Literal["host", "file"] | None = None,
         directory: str | os.PathLike[str] | None = None,
         priority: int = 0,
     ) -> None:

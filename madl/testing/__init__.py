@@ -44,7 +44,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # any of the names above
+def _find(name: str) -> Any:  # noqa: ANN401  # any of the names above
     if name not in _HOMES:
         raise AttributeError(f"module 'madl.testing' has no attribute {name!r}")
     return getattr(import_module(f"madl.testing.{_HOMES[name]}"), name)
+
+
+if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
+    __getattr__ = _find

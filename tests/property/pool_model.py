@@ -8,6 +8,7 @@ from typing import Any
 from madl import Memory, Pool
 from madl.backends.sim import SimBackend
 from madl.errors import OutOfMemoryError
+from madl.options import Fit
 from tests.fakes import FakeBackend
 
 MIB = 1 << 20
@@ -25,7 +26,7 @@ class Setting:
     remaps: bool = True
     is_sim: bool = False
     limit: int | None = None
-    fit: str = "first"
+    fit: Fit = "first"
     recycle: bool = True
     pooling: bool = True
 

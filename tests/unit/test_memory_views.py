@@ -5,8 +5,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from madl import Memory, Pool
@@ -204,14 +206,17 @@ def test_an_array_is_of_all_bytes_by_default(pool: Pool) -> None:
     ids=str,
 )
 def test_an_array_has_the_type_and_shape_asked_for(
-    pool: Pool, dtype: object, shape: object, expected: tuple[int, ...]
+    pool: Pool,
+    dtype: npt.DTypeLike,
+    shape: Any,  # noqa: ANN401  # an array too, which no type of NumPy's admits
+    expected: tuple[int, ...],
 ) -> None:
     memory = pool.allocate(48)
 
     for _ in range(2):  # the second time madl knows the type, and has the root
         array = memory.as_array(dtype, shape)
 
-        assert (array.dtype, array.shape) == (np.dtype(dtype), expected)  # type: ignore[call-overload]
+        assert (array.dtype, array.shape) == (np.dtype(dtype), expected)
         assert array.flags.c_contiguous
 
 

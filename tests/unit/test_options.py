@@ -62,7 +62,7 @@ def test_a_limit_is_a_byte_count() -> None:
 
 def test_an_unknown_fit_is_named() -> None:
     with pytest.raises(ValueError, match="fit") as caught:
-        Pool(FakeBackend(), fit="worst")
+        Pool(FakeBackend(), fit="worst")  # type: ignore[arg-type]  # so the checkers say, too
 
     assert str(caught.value) == "fit must be one of first, best, got 'worst'"
 

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -48,7 +49,9 @@ def content(spillable: Spillable) -> set[int]:
 
 
 @pytest.mark.parametrize("to", [None, "host", "file"])
-def test_what_was_spilled_comes_back_as_it_was(pool: Pool, to: str | None) -> None:
+def test_what_was_spilled_comes_back_as_it_was(
+    pool: Pool, to: Literal["host", "file"] | None
+) -> None:
     spillable = Spillable(filled(pool, 7), to=to)
 
     gave_back = spillable.spill()

@@ -13,6 +13,7 @@ from madl import Memory, Pool
 from madl.backends.cpu import CpuBackend, HostMemory
 from madl.backends.protocol import Reservation
 from madl.errors import BackendCallError, OutOfMemoryError
+from madl.options import Fit
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
 from tests.backends.walk import Walk, steps
 from tests.property.pool_model import PoolModel, Setting, random_step
@@ -104,7 +105,7 @@ def test_a_pool_agrees_with_the_plainest_account_of_it(
 
 @pytest.mark.parametrize("fit", ["first", "best"])
 def test_a_pool_agrees_after_a_thousand_steps(
-    posix: Posix, memory: HostMemory, fit: str
+    posix: Posix, memory: HostMemory, fit: Fit
 ) -> None:
     setting = EmulatedSetting(limit=3 * MIB, fit=fit, memory=memory)
     draw = random.Random(11)
