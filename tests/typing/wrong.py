@@ -5,6 +5,8 @@ that a checker came to accept fails.
 """
 
 import madl
+import madl.integrations.numba
+import madl.integrations.torch
 import madl.testing
 from madl.backends import hookimpl
 from madl.backends.protocol import Backend, Capability, Reservation
@@ -72,6 +74,12 @@ def errors(error: madl.OutOfMemoryError) -> None:
     error.nbytes  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     os_error: OSError = error  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     del os_error
+
+
+def integrations(pool: madl.Pool) -> None:
+    madl.integrations.torch.use_pool(pool)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    madl.integrations.numba.use_pool("cuda:0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    madl.integrations.numba.pools()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
 class Forgetful:
