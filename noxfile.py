@@ -161,10 +161,15 @@ def ecosystem(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Build the sdist, and from it the wheel that runs anywhere, into dist/."""
-    session.install("build", "twine")
-    session.run("python", "-m", "build", env=PURE)
-    session.run("twine", "check", "--strict", "dist/*")
+    """Build the sdist and the wheels into dist/, and try each as its users will.
+
+    A wheel of pure Python, and on Linux a compiled one for each CPython that is found;
+    wheels for other systems are made by the workflow ``release``. It takes a minute or
+    two for each Python. An argument is another folder.
+    """
+    session.install("--editable", ".", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "dist"))
+    session.run("python", "-m", "tools.release", *session.posargs)
 
 
 @nox.session
