@@ -127,8 +127,13 @@ def lent(pool: madl.Pool) -> None:
         assert_type(madl.share(shared), Token)
 
 
+def configured() -> None:
+    madl.configure(limit="8 GiB, sim=1 TiB", fit="first", recycle=True)
+
+
 def main() -> None:
     """Run each use; of those that a device must have, the CPU's."""
+    configured()
     pools()
     with madl.Pool("cpu", limit="64 MiB") as pool:
         for use in (memories, arrays, figures, errors, lent):

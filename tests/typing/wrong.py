@@ -39,6 +39,8 @@ def options(pool: madl.Pool) -> None:
     pool.allocate(64, tag=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     madl.allocate(64, device=0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     pool.on_out_of_memory(lambda: None)  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]
+    madl.configure(limits="2 GiB")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    madl.configure(recycle=7.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     madl.use_pool("cpu")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
