@@ -7,6 +7,7 @@ import click
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
+from madl.diagnostics.names import printable
 from madl.diagnostics.trace import Trace
 
 
@@ -34,4 +35,4 @@ def export(source: str, target: str) -> None:
             export_trace(opened, target)
     except OSError as error:
         raise click.UsageError(f"cannot write {target!r}: {error.strerror}") from None
-    click.echo(f"wrote {target}")
+    click.echo(printable(f"wrote {target}"))

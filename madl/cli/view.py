@@ -9,6 +9,7 @@ import click
 from madl.cli.byte_count import ByteCount
 from madl.cli.progress import EventProgress
 from madl.diagnostics.histories import open_history
+from madl.diagnostics.names import printable
 from madl.diagnostics.view import view_page
 from madl.sizes import format_nbytes
 
@@ -42,9 +43,11 @@ def view(
     try:
         path.write_text(page, "utf-8")
     except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
+        raise click.ClickException(printable(f"{path}: {error.strerror}")) from None
     figures = {"page": str(path), "nbytes": len(page), "events": history.last_moment}
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
-        click.echo(f"{path}: {format_nbytes(len(page))}, open it in a browser")
+        click.echo(
+            printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
+        )
