@@ -48,6 +48,48 @@ def fuzz_readers(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz_pool(session: nox.Session) -> None:
+    """Try 10,000 random programs on pools of every kind: limits, streams, faults.
+
+    ``HYPOTHESIS_PROFILE`` chooses another number; arguments are pytest's.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    names = ("pool", "whole_pool", "streams", "faults", "first_fit", "skiplist")
+    session.run(
+        "pytest",
+        "--timeout=7200",
+        *(session.posargs or [f"tests/property/test_{name}.py" for name in names]),
+        env={"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "nightly")},
+    )
+
+
+@nox.session
+def fuzz_atheris(session: nox.Session) -> None:
+    """Let atheris look for files that any reader does wrong with, a minute each.
+
+    Arguments choose readers; ``MADL_FUZZ_SECONDS`` says for how long each. What it
+    found on the way is in build/fuzz, and files that are a bug in build/fuzz/bugs: they
+    belong into tests/fuzz/corpus. atheris has wheels for Linux and CPython up to 3.13.
+    """
+    session.install("--editable", ".", "atheris>=3", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    seconds = os.environ.get("MADL_FUZZ_SECONDS", "60")
+    corpus, folder = pathlib.Path("tests/fuzz/corpus"), pathlib.Path("build/fuzz")
+    (folder / "bugs").mkdir(parents=True, exist_ok=True)
+    for name in session.posargs or sorted(os.listdir(corpus)):
+        (folder / name).mkdir(exist_ok=True)
+        session.run(
+            *("python", "-m", "tests.fuzz.atheris_reader", name),
+            *(str(folder / name), str(corpus / name)),
+            f"-max_total_time={seconds}",
+            f"-artifact_prefix={folder}/bugs/{name}-",
+            "-verbosity=0",
+            "-print_final_stats=1",
+        )
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Compile madl, measure it beside its peers, and write build/bench/latest.*.
 

@@ -61,6 +61,9 @@ class Arena(HotArena):
         self.is_leaving = False
         self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
+        self.unused_from = 0
+        """From this offset on nobody had a block, and no memory came from elsewhere.
+        Kept by those who have to know; see ``zeroing``."""
         super().__init__(
             FirstFit(nbytes, self.page_nbytes, look_ahead),
             self.reservation.address,
@@ -146,6 +149,9 @@ class Arena(HotArena):
 
     def _move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
         page_nbytes = self.page_nbytes
+        end = (destination + stop - first) * page_nbytes
+        # First: a move that fails may leave content there.
+        into.unused_from = max(into.unused_from, end)
         self.backend.remap(
             self.reservation,
             first * page_nbytes,

@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 
+from madl.backends.protocol import Capability
 from madl.hotpath import HotPool
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
@@ -59,6 +60,8 @@ def _after_in_child() -> None:
         for lane in pool._family():
             lane._lock = lock
         pool._lock_holder = 0
+        if Capability.SHARE in pool.capabilities:
+            pool._keep_contents()  # which are the parent's as well
         pool._recount()
     _held.clear()  # last: a pool that nobody else refers to any more ends here
 

@@ -111,7 +111,8 @@ class Growth:
                 raise
             arena, offset = found
             if not self.is_own(arena):
-                self._follow_owner(arena)
+                # It waits, on the device, for what the owner has queued.
+                self.order.follow(self.order_of(arena))
         arena.blocks.take(offset, nbytes)
         return arena, offset
 
@@ -186,11 +187,12 @@ class Growth:
         """Return whether an arena's blocks are of this stream."""
         return arena in self.bands[0] or arena in self.bands[1]
 
-    def _follow_owner(self, arena: Arena) -> None:
-        """Let this stream wait, on the device, for what another one has queued."""
+    def order_of(self, arena: Arena) -> StreamOrder:
+        """Return that of the stream whose arena it is; of one apart, this one's."""
         for growth in self.family:
             if growth.is_own(arena):
-                self.order.follow(growth.order)
+                return growth.order
+        return self.order
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(

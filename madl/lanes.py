@@ -20,31 +20,12 @@ from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
+from madl.pending import PendingBlock
 from madl.recovery import recover
 from madl.slowpath import SlowPool
 
 MOST_STREAMS_SEEN = 1024
 """Objects; some libraries make a new one for the same stream again and again."""
-
-
-class PendingBlock:
-    """A free block that streams besides its own may still use."""
-
-    def __init__(self, lane: SlowPool, block: Block, users: list[StreamOrder]) -> None:
-        self.lane = lane
-        self.block = block
-        self.users = users
-        self._events: list[object] = []
-
-    def record(self) -> None:
-        """Note what the streams have queued by now; only the first call does."""
-        if not self._events:
-            self._events = [user.record() for user in self.users]
-
-    def is_unused(self) -> bool:
-        """Return whether all of them are done with it. Does not wait."""
-        self.record()
-        return all(map(self.users[0].has_reached, self._events))
 
 
 class _Ordered(SlowPool):
@@ -74,12 +55,18 @@ class _Ordered(SlowPool):
 
     def _unplace_when_unused(self, block: Block, arena: HotArena, offset: int) -> None:
         users = self._users.pop((arena, offset), None)
-        if users is None:
+        if users is None and not self._zeroing.waits:
             self._unplace(block)
-        else:
-            entry = PendingBlock(self, block, users)
-            cast("StreamPool", self._head)._pending.append(entry)
-            entry.record()  # last: it may fail
+            return
+        entry = PendingBlock(self, block, users or [])
+        pending = cast("StreamPool", self._head)._pending
+        pending.append(entry)
+        # Last, since both may fail.
+        if users is not None:
+            entry.record()
+        elif entry.is_wiped():
+            pending.remove(entry)
+            self._unplace(block)
 
 
 class StreamPool(_Ordered):
@@ -139,7 +126,7 @@ class StreamPool(_Ordered):
         for entry in list(self._pending):
             is_busy = not busy.isdisjoint(entry.users)
             # Raises where the device fails: then nothing is lost.
-            if is_lost or (not is_busy and entry.is_unused()):
+            if is_lost or (not is_busy and entry.is_unused() and entry.is_wiped()):
                 self._pending.remove(entry)
                 entry.lane._unplace(entry.block)
             else:
@@ -150,6 +137,9 @@ class StreamPool(_Ordered):
         with contextlib.suppress(BackendCallError):
             self._take_back_all()
         with contextlib.suppress(BackendCallError):
+            if self._zeroing.waits:
+                self._growth.settle()  # then other streams keep nothing from that
+                self._take_back_pending()
             self._growth.let_go()
         self._take_back_pending(is_lost=True)
         self._growth.trim(0)

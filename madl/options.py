@@ -1,7 +1,7 @@
 """A pool's options: read, checked against the device, and completed."""
 
 import sys
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from madl import settings
 from madl.backends.choices import NumaBackend, PrefaultBackend
@@ -18,6 +18,9 @@ from madl.hotpath import LARGEST_REQUEST_NBYTES
 from madl.settings.kinds import FITS as FITS
 from madl.settings.kinds import Fit as Fit
 from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, parse_nbytes
+
+Zero = bool | Literal["free"]
+"""Whether memory is zeroed: never, before it is handed out, or when it is freed."""
 
 FEWEST_PAGES_IN_LIMIT = 16
 """Pages shrink until a limit holds so many: else a small limit holds no block."""
@@ -49,6 +52,7 @@ class PoolOptions(NamedTuple):
     has_bands: bool
     """Whether small and large blocks have arenas of their own."""
     soft_limit_nbytes: int | None = None
+    zero: Zero = False
 
     @property
     def limits_nbytes(self) -> tuple[int | None, int | None]:
@@ -89,7 +93,7 @@ class PoolOptions(NamedTuple):
         huge_pages: HugePages,
         prefault: bool,
         numa_node: int | None,
-        zero: bool,
+        zero: Zero,
         pooling: bool | None,
         soft_limit: int | str | None = None,
     ) -> "PoolOptions":
@@ -101,10 +105,6 @@ class PoolOptions(NamedTuple):
         """
         if fit not in FITS:
             raise ValueError(f"fit must be one of {', '.join(FITS)}, got {fit!r}")
-        if zero:
-            raise MissingCapabilityError(
-                backend.device, "option zero", "leave out zero="
-            )
         limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
         soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
         page_nbytes = _page_nbytes(backend, page_size, limit_nbytes)
@@ -119,6 +119,7 @@ class PoolOptions(NamedTuple):
             _is_pooling(backend, pooling),
             Capability.COMMIT in backend.capabilities,
             soft_limit_nbytes,
+            _check_zero(backend, zero),
         )
 
 
@@ -193,6 +194,23 @@ def least_limit_nbytes(backend: CountedBackend, capacity: int) -> int:
     if Capability.COMMIT not in backend.capabilities:
         return least
     return align_up(least, _page_nbytes(backend, None, least))
+
+
+def is_zeroed_by_host(backend: CountedBackend) -> bool:
+    """Return whether the host writes zeros at once, as no stream may use the memory."""
+    can = backend.capabilities
+    return Capability.HOST_ACCESS in can and Capability.STREAM_ORDERED not in can
+
+
+def _check_zero(backend: CountedBackend, zero: Zero) -> Zero:
+    if not isinstance(zero, bool) and zero != "free":
+        raise ValueError(f"zero must be True, False or 'free', got {zero!r}")
+    is_possible = is_zeroed_by_host(backend) or Capability.FILL in backend.capabilities
+    if zero and not is_possible:
+        raise MissingCapabilityError(
+            backend.device, "way to write zeros", "leave out zero="
+        )
+    return zero
 
 
 def _choose_huge_pages(

@@ -42,6 +42,13 @@ class StreamOrder:
     def follow(self, other: "StreamOrder") -> None:
         """Let this stream's later work wait for what the other has queued."""
 
+    def is_capturing(self) -> bool:
+        """Return whether what is queued goes into a graph, for later."""
+        return False
+
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise while that is so."""
+
 
 class _Queued(StreamOrder):
     """A stream of a device that does queued work later."""
@@ -56,15 +63,15 @@ class _Queued(StreamOrder):
         return self._backend.record(self.stream)
 
     def is_done(self) -> bool:
-        return not self._is_capturing() and self._backend.is_done(self.record())
+        return not self.is_capturing() and self._backend.is_done(self.record())
 
-    def _is_capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         ask = getattr(self._backend.inner, "is_capturing", None)
         return ask is not None and bool(ask(self.stream))
 
-    def _refuse_in_capture(self, action: str) -> None:
-        """Raise before a call that would end the capture of a graph."""
-        if self._is_capturing():
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise before a call that would end the capture, or be a part of the graph."""
+        if self.is_capturing():
             raise MissingCapabilityError(
                 self._backend.device,
                 f"way to {action} while a graph is captured from a stream of the pool",
@@ -75,9 +82,9 @@ class _Queued(StreamOrder):
         return self._backend.is_done(event)
 
     def wait(self) -> None:
-        self._refuse_in_capture("wait for queued work")
+        self.refuse_in_capture("wait for queued work")
         self._backend.synchronize(self.record())
 
     def follow(self, other: StreamOrder) -> None:
-        self._refuse_in_capture("take memory of another stream")
+        self.refuse_in_capture("take memory of another stream")
         self._backend.wait(self.stream, other.record())

@@ -19,7 +19,7 @@ from madl.errors import MadlError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
-from madl.options import Fit, PoolOptions
+from madl.options import Fit, PoolOptions, Zero
 from madl.sizes import parse_nbytes
 from madl.snapshot import PoolSnapshot
 from madl.stats import PoolStats
@@ -50,7 +50,11 @@ class Pool(StreamPool):
         prefault: Fault memory in when it is committed, so that no first touch is slow.
         numa_node: Take memory of this NUMA node while it has any; ``None`` for what
             is near the thread that touches it first.
-        zero: Hand out zeroed memory. Not effective yet.
+        zero: ``True`` hands out zeroed memory. ``"free"`` wipes what is freed: host
+            memory before ``free`` returns, or with the last view; memory of a device
+            behind its stream's queued work, which is queued by the next ``allocate``
+            or ``trim`` that takes freed memory back. Nothing is handed out, recycled
+            or given back unwiped. Both do without bins, so calls take longer.
         pooling: Keep freed memory for reuse. ``False`` takes every allocation from the
             device, for sanitizers and memory profilers; what was freed goes back when
             the pool next allocates, or is trimmed or closed. ``None`` follows
@@ -76,7 +80,7 @@ class Pool(StreamPool):
         huge_pages: HugePages = None,
         prefault: bool = False,
         numa_node: int | None = None,
-        zero: bool = False,
+        zero: Zero = False,
         pooling: bool | None = None,
     ) -> None:
         if isinstance(device, str):
@@ -112,6 +116,11 @@ class Pool(StreamPool):
     def page_nbytes(self) -> int:
         """The unit of committing, in bytes."""
         return self._options.page_nbytes
+
+    @property
+    def zero(self) -> Zero:
+        """Whether memory is zeroed, as chosen when the pool was made."""
+        return self._options.zero
 
     @property
     def is_closed(self) -> bool:

@@ -29,6 +29,7 @@ from madl.shortage import Request
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.tagged import TaggedPool
 from madl.watch import effective_tag
+from madl.zeroing import Zeroing
 
 _Result = TypeVar("_Result")
 
@@ -52,6 +53,13 @@ class SlowPool(TaggedPool):
         self._growth = self._make_growth(
             cast("tuple[list[Arena], list[Arena]]", self._bands)
         )
+        self._zeroing = Zeroing(backend, options.zero)
+        if options.zero:
+            self._zero(
+                new=self._zeroing.is_of_new,
+                freed=self._zeroing.is_of_freed,
+                at_once=self._zeroing.is_by_host,
+            )
 
     def _make_growth(self, bands: tuple[list[Arena], list[Arena]]) -> Growth:
         return Growth(self._backend, bands, self._options)
@@ -146,7 +154,17 @@ class SlowPool(TaggedPool):
         if aligned <= BLOCK_GRANULARITY or asked == 0:
             return self._miss(asked)
         # A bin promises no more than the usual alignment, so it is passed by.
-        return self._place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
+        block = self._place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
+        if self._zeroing.is_of_new:
+            self._zero_new(block)
+        return block
+
+    def _zero_new(self, block: Block) -> None:
+        self._zeroing.zero_new(self._place_of(block), self._growth)
+
+    def _is_wiped(self, block: Block) -> bool:
+        """Wipe a free block, if the pool leaves that to the device."""
+        return self._zeroing.wipe(self._place_of(block), self._growth)
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
         parse_nbytes(nbytes)
@@ -263,5 +281,7 @@ class SlowPool(TaggedPool):
         # After it: what is queued and freed meanwhile stays in its bin.
         self._growth.let_go()
         self._take_back_pending()
+        if self._zeroing.waits:
+            self._growth.let_go()  # again: more may have been told to be wiped
         self._growth.trim(keep)
         return before - self._growth.budget.committed_nbytes

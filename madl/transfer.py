@@ -123,6 +123,8 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
         if not part.backend.capabilities & Capability.STREAM_ORDERED:
             raise no_streams(part.holder)
     if not parts:
+        if any(map(_is_nothing_on_streams, (destination, source))):
+            return
         raise no_streams(destination if isinstance(destination, Memory) else source)
     if len(parts) == 2 and parts[0].backend.inner != parts[1].backend.inner:
         raise MissingCapabilityError(
@@ -134,6 +136,11 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
         raise ValueError(
             "a copy in a stream must not overlap itself; copy without stream="
         )
+
+
+def _is_nothing_on_streams(side: Any) -> bool:  # noqa: ANN401  # any buffer or Memory
+    """Return whether a side is no bytes of a device where they could be queued."""
+    return isinstance(side, Memory) and not side._nbytes and _has_streams(side)
 
 
 def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory

@@ -28,6 +28,7 @@ SUITES = [
             "linear",
             "growth",
             "streams",
+            "zero",
             "pool",
             "pool_limits",
             "accounting",
@@ -35,7 +36,7 @@ SUITES = [
     ),
     *(
         f"tests/property/test_{name}.py"
-        for name in ("skiplist", "first_fit", "pool", "faults")
+        for name in ("skiplist", "first_fit", "pool", "whole_pool", "faults")
     ),
 ]
 SECONDS_PER_TEST = 60
@@ -203,14 +204,14 @@ MUTATIONS = [
     ),
     Mutation(
         "growth.py",
-        "if not self.is_own(arena):\n                self._follow_owner(arena)",
-        "if False:\n                pass",
+        "self.order.follow(self.order_of(arena))",
+        "pass",
         "a stream takes over memory without waiting",
     ),
     Mutation(
         "lanes.py",
-        "if is_lost or (not is_busy and entry.is_unused()):",
-        "if True:",
+        "if is_lost or (not is_busy and entry.is_unused() and entry.is_wiped()):",
+        "if entry.is_wiped():",
         "a block goes back while another stream uses it",
     ),
     Mutation(
@@ -221,8 +222,8 @@ MUTATIONS = [
     ),
     Mutation(
         "slowpath.py",
-        "            self._growth.let_go()\n",
-        "",
+        "bin.\n        self._growth.let_go()\n",
+        "bin.\n",
         "trim unmaps what queued work uses",
     ),
     Mutation(
@@ -284,6 +285,36 @@ MUTATIONS = [
         "            return\n        self._pool._account.total += block.refund\n",
         "            return\n",
         "freed bytes count as live",
+    ),
+    Mutation(
+        "zeroing.py",
+        "nbytes = min(end, arena.unused_from) - offset",
+        "nbytes = 0",
+        "what was used before is handed out as it was",
+    ),
+    Mutation(
+        "arena.py",
+        "into.unused_from = max(into.unused_from, end)",
+        "pass",
+        "pages that were moved bring their content along",
+    ),
+    Mutation(
+        "hotpath/interpreted_wiping.py",
+        "block.offset, 0, block.capacity)",
+        "block.offset, 0, block.capacity // 2)",
+        "half of a freed block is not wiped",
+    ),
+    Mutation(
+        "zeroing.py",
+        "order = growth.order_of(arena)",
+        "order = growth.order",
+        "a block is wiped in a stream that nobody waits for",
+    ),
+    Mutation(
+        "slowpath.py",
+        "self._growth.let_go()  # again",
+        "pass  # again",
+        "memory is given back while it is being wiped",
     ),
 ]
 

@@ -97,6 +97,9 @@ def make(nbytes: int) -> Segment:
         ctypes.set_errno(errno.ENOMEM)
         raise _error("mmap", nbytes)
     descriptor = Descriptor(_open_file(nbytes))
+    if _create is not None:
+        # Not 0o777, as a memfd has: whoever comes by another's /proc stays outside.
+        _call("fchmod", nbytes, os.fchmod, descriptor.file, 0o600)
     _call("ftruncate", nbytes, os.ftruncate, descriptor.file, nbytes)
     if _has_seals():
         # Nobody changes the size, now or later: mapped memory would be gone.

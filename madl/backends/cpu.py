@@ -107,6 +107,8 @@ class CpuBackend:
     """
 
     device = "cpu"
+    is_zero_when_new = True
+    """What is committed where nobody has written yet reads as zero."""
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class SharedBackend:
 
     device = "shared"
     capabilities = Capability.HOST_ACCESS | Capability.SHARE
+    is_zero_when_new = True
+    """What is committed where nobody has written yet reads as zero."""
 
     def __init__(self) -> None:
         # Any: which system's, mypy cannot know.

@@ -14,6 +14,7 @@ from madl.cli.replay import replay
 from madl.cli.report import report
 from madl.cli.view import view
 from madl.cli.whatif import whatif
+from madl.diagnostics.names import printable_lines
 from madl.errors import MadlError
 
 
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         commands.main(args=arguments, prog_name="madl")
     except MadlError as error:
-        click.echo(f"madl: {error}", err=True)
+        click.echo(printable_lines(f"madl: {error}"), err=True)
         for note in getattr(error, "__notes__", ()):
-            click.echo(note, err=True)
+            click.echo(printable_lines(note), err=True)
         sys.exit(1)

@@ -15,6 +15,7 @@ from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.report import cell
 from madl.cli.source import file_or_example
+from madl.diagnostics.names import printable
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
@@ -122,7 +123,7 @@ def replay(
     else:
         _print_table(figures, result)
         for note in loaded.notes:
-            click.echo(f"note: {note}", err=True)
+            click.echo(printable(f"note: {note}"), err=True)
 
 
 def _figures(
@@ -155,7 +156,7 @@ def _figures(
 
 
 def _print_table(figures: dict[str, Any], result: Replay) -> None:
-    title = f"{cell(figures['trace'])} on {figures['device']}"
+    title = cell(f"{figures['trace']} on {figures['device']}")
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(justify="right")

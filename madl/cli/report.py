@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from madl.cli.byte_count import ByteCount
 from madl.cli.pages import Command
@@ -94,7 +94,7 @@ def _print(console: Console, history: History, summary: Summary) -> None:
     )
     console.print(LEGEND.partition("  |")[0], markup=False, highlight=False)
     for note in summary.notes:
-        console.print(f"Note: {note}", markup=False, highlight=False)
+        console.print(cell(f"Note: {note}"), highlight=False)
 
 
 def _print_line(console: Console, line: str) -> None:
@@ -103,7 +103,7 @@ def _print_line(console: Console, line: str) -> None:
 
 
 def _figures_table(summary: Summary) -> Table:
-    title = f"{cell(summary.name)} on {summary.device}"
+    title = cell(f"{summary.name} on {summary.device}")
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -138,9 +138,9 @@ def holders_table(holders: Iterable[tuple[str, int, int]], title: str) -> Table:
     return table
 
 
-def cell(text: str) -> str:
+def cell(text: str) -> Text:
     """Return a text of a file fit for a table: no control codes, no markup."""
-    return escape(printable(text))
+    return Text(printable(text))
 
 
 def curve_lines(values: list[int], width: int, levels: str = _EIGHTHS) -> list[str]:

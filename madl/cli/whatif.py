@@ -6,6 +6,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from madl.cli.byte_count import ByteCount
 from madl.cli.pages import Command
@@ -77,7 +78,7 @@ def _print(console: Console, found: WhatIf) -> None:
     if found.outcomes:
         console.print(_outcomes_table(found))
     for line in _closing(found):
-        console.print(line, markup=False, highlight=False)
+        console.print(cell(line), highlight=False)
 
 
 def _failure_table(failure: Failure) -> Table:
@@ -85,7 +86,7 @@ def _failure_table(failure: Failure) -> Table:
     table.add_column()
     table.add_column(justify="right", overflow="fold")
     left = failure.device_free_nbytes
-    rows = {
+    rows: dict[str, str | Text] = {
         "requested": format_nbytes(failure.requested_nbytes),
         "by": cell(failure.place or "not recorded"),
         "live": format_nbytes(failure.live_nbytes),
@@ -101,7 +102,7 @@ def _failure_table(failure: Failure) -> Table:
 
 
 def _outcomes_table(found: WhatIf) -> Table:
-    title = f"what {cell(found.name)} would reserve"
+    title = cell(f"what {found.name} would reserve")
     table = Table(title=title, title_justify="left")
     table.add_column("allocator", overflow="fold")
     for heading in ("peak reserve", "reserve / live"):

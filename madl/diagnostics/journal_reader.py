@@ -17,12 +17,14 @@ from madl.diagnostics.live_blocks import LiveBlocks
 from madl.diagnostics.stack_text import stack_from_text, texts_of
 from madl.diagnostics.trace import LINE_LIMIT_NBYTES, NBYTES_LIMIT
 from madl.diagnostics.trace_builder import BadEventError, TraceBuilder
+from madl.diagnostics.trace_lines import LINE_COUNT_LIMIT
 from madl.errors import FileFormatError
 from madl.stacks import Stack
 
 _READ_NBYTES = 1 << 16
 _RING_LIMIT_NBYTES = 1 << 26
-_END_LIMIT = 1 << 40
+_END_LIMIT = RECORD_NBYTES * LINE_COUNT_LIMIT
+"""No trace has more events, so no journal that could become one is longer."""
 
 
 class _TornError(Exception):

@@ -30,7 +30,9 @@ class JournalWriter:
         """
         self.path = path.with_name(path.name + SUFFIX)
         try:
-            self._file = self.path.open("x+b", buffering=0)
+            self._file = open(  # noqa: SIM115  # until close()
+                self.path, "x+b", buffering=0, opener=_open_privately
+            )
         except FileExistsError as error:
             raise FileExistsError(
                 error.errno,
@@ -111,6 +113,11 @@ class JournalWriter:
             text = stack_to_text(stack, TEXT_LIMIT_NBYTES)
             self.journal.put(text_records(Text.STACK, number, text))
         return number
+
+
+def _open_privately(path: str, flags: int) -> int:
+    """Open a file that nobody else may read: tags and stacks say much of a program."""
+    return os.open(path, flags, 0o600)
 
 
 def _cut(tag: str) -> str:

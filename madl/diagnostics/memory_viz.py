@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from madl.diagnostics.addressable import addressable
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.whole_files import write_whole
 from madl.hotpath import Memory
@@ -74,18 +75,20 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The file cannot be written; what was there is as before.
         OutOfMemoryError: The trace needs more than the 256 GiB of ``sim``.
+        FileFormatError: It asks for more than this machine can address.
     """
     with Pool("sim", recycle=False, pooling=True) as pool:
         placed: list[tuple[object, int, int]] = [(None, 0, 0)] * trace.allocations
         held: list[Memory | None] = [None] * trace.allocations
-        for operation in trace.operations:
-            if operation >= 0:
-                memory = pool.allocate(trace.nbytes_of[operation])
-                placed[operation] = memory._place() or (None, 0, 0)
-                held[operation] = memory
-                del memory  # else it outlives its free
-            else:
-                held[~operation] = None
+        with addressable(trace):
+            for operation in trace.operations:
+                if operation >= 0:
+                    memory = pool.allocate(trace.nbytes_of[operation])
+                    placed[operation] = memory._place() or (None, 0, 0)
+                    held[operation] = memory
+                    del memory  # else it outlives its free
+                else:
+                    held[~operation] = None
         snapshot = pool.snapshot()
         arenas: list[object] = [*pool._growth.all_arenas()]  # as in the snapshot
         held.clear()

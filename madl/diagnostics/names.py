@@ -10,3 +10,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    r"""Return a text of lines whose names are made printable.
+
+    >>> printable_lines("run\x1b[2J.trace:3: broken\nTry: another")
+    'run?[2J.trace:3: broken\nTry: another'
+    """
+    return "\n".join(map(printable, text.split("\n")))

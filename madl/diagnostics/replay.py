@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from madl.diagnostics.addressable import addressable
 from madl.diagnostics.names import printable
 from madl.diagnostics.trace import Trace
 from madl.errors import OutOfMemoryError
@@ -63,6 +64,7 @@ def replay(
     Raises:
         OutOfMemoryError: The trace needs more than the pool may commit. What was
             allocated until then has been freed.
+        FileFormatError: It asks for more than this machine can address; likewise.
         ValueError: The pool has live memory.
     """
     before = pool.stats()
@@ -76,7 +78,8 @@ def replay(
     try:
         for first, stop in _chunks(len(trace), peak_at):
             operations = trace.operations[first:stop]
-            nanoseconds += _timed(operations, held, allocate)
+            with addressable(trace):
+                nanoseconds += _timed(operations, held, allocate)
             if stop == peak_at:
                 at_peak = pool.snapshot()
             on_progress(stop - first)

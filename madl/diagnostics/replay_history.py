@@ -7,10 +7,10 @@ import numpy as np
 
 from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
+from madl.diagnostics.addressable import addressable
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
 from madl.diagnostics.ranges import RangeLog
 from madl.diagnostics.trace import Trace
-from madl.errors import FileFormatError
 from madl.hotpath import Memory
 from madl.pool import Pool
 
@@ -83,11 +83,8 @@ def history_of_trace(
     sim = LoggedSim()
     # pooling: the environment may have it off, for the programs it is meant for
     with Pool(sim, limit=limit, pooling=True) as pool:
-        try:
+        with addressable(trace):
             columns = _replay(trace, pool, sim, on_progress)
-        except OverflowError as error:  # with 32 bits, of a trace that 64 have made
-            reason = f"{error}. Try: a machine with wider addresses"
-            raise FileFormatError(trace.name, 0, reason) from None
         limit_nbytes = pool.limit_nbytes
         rows = sim.log.rows(len(trace))
     place_of, places = _places(trace)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from madl.diagnostics.addressable import addressable
 from madl.diagnostics.trace import Trace
 from madl.errors import CorruptedPoolError
 from madl.hotpath import Memory
@@ -36,12 +37,14 @@ def verify(
         CorruptedPoolError: A block does not hold what was written to it.
         MissingCapabilityError: The device has no content that could be read.
         OutOfMemoryError: The trace needs more than the pool may commit.
+        FileFormatError: It asks for more than this machine can address.
     """
     held: dict[int, Memory] = {}
     nbytes = 0
     for done, operation in enumerate(trace.operations, 1):
         if operation >= 0:
-            memory = pool.allocate(trace.nbytes_of[operation])
+            with addressable(trace):
+                memory = pool.allocate(trace.nbytes_of[operation])
             held[operation] = memory
             memory.copy_from(_content(operation, memory.nbytes))
             nbytes += memory.nbytes

@@ -8,6 +8,7 @@ from madl.hotpath.bins cimport Bin, Bins, Block, Shared, madl_journal
 cdef struct Slab
 
 cdef void write_to(madl_journal* newest, number) noexcept
+cdef int wipe(Bins* bins, Block* block) noexcept nogil
 
 cdef class HotArena:
     cdef readonly FirstFit blocks
@@ -47,6 +48,8 @@ cdef class HotPool:
     cdef public dict _users
     cdef dict lanes_seen  # by stream object: most allocations name a known one
     cdef readonly word _miss_count
+    cdef bint zeroes_new  # blocks, before they are handed out
+    cdef bint wipes_later  # what is freed, by the device
 
     @cython.final
     cdef void become_guarded(self) noexcept

@@ -15,6 +15,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
 cimport cython
 from madl.core.first_fit cimport FirstFit
@@ -24,7 +25,10 @@ from madl.hotpath.bins cimport (
     LIVE,
     MADL_HAS_INTERPRETER_LOCK,
     TAKEN,
+    TELL,
     UNBINNED,
+    WIPE,
+    WIPED,
     Bin,
     Bins,
     Block,
@@ -42,6 +46,7 @@ from madl.hotpath.bins cimport (
     offset_of,
     pop,
     put_back,
+    put_back_wiped,
     round_up,
     slot_for,
     take,
@@ -188,6 +193,25 @@ cdef class HotArena:
     @property
     def address(self):
         return self.start
+
+
+cdef int wipe(Bins* bins, Block* block) noexcept nogil:
+    """Set a freed block of host memory to zero and put it back, as ``put_back`` does.
+
+    Not in the guard: it may take a while, and nobody else has the block.
+    """
+    cdef int left
+    memset(
+        <void*><uintptr_t>(
+            (<HotArena>block.arena).base + <unsigned long long>offset_of(block)
+        ),
+        0,
+        <size_t>block.bin.capacity,
+    )
+    enter(bins)
+    left = put_back_wiped(bins, block)
+    leave(bins)
+    return left
 
 
 @cython.final
@@ -648,11 +672,13 @@ cdef class HotPool:
 
     @cython.final
     cdef int put_back(self, Block* block) except -1:
-        cdef bint is_last
+        cdef int left
         enter(&self.bins)
-        is_last = put_back(&self.bins, block)
+        left = put_back(&self.bins, block)
         leave(&self.bins)
-        if is_last:
+        if left == WIPE:
+            left = wipe(&self.bins, block)
+        if left == TELL:
             self._freed_after_close()
         return 0
 
@@ -724,7 +750,7 @@ cdef class HotPool:
             if not self.bins.shared.was_interrupted:
                 block = self.place(capacity)
         elif self.bins.shared.lock_holder == PyThread_get_thread_ident():
-            return <Block*><uintptr_t>self._place_apart(nbytes)
+            block = <Block*><uintptr_t>self._place_apart(nbytes)
         else:
             with self.lock:
                 self.bins.shared.lock_holder = PyThread_get_thread_ident()
@@ -740,6 +766,12 @@ cdef class HotPool:
         if block is NULL:
             try:
                 block = <Block*><uintptr_t>self._place_slowly(nbytes, capacity, 0)
+            except BaseException:
+                self.return_since(placed_before)
+                raise
+        if self.zeroes_new:
+            try:
+                self._zero_new(<uintptr_t>block)
             except BaseException:
                 self.return_since(placed_before)
                 raise
@@ -788,7 +820,7 @@ cdef class HotPool:
             self.add_slab()
         block = self.bins.unused
         self.bins.unused = block.next
-        block.offset_and_flags = offset
+        block.offset_and_flags = offset | self.bins.first_flags
         block.nbytes = 0
         block.bin = bin
         block.arena = NULL if arena is None else <PyObject*>arena
@@ -892,6 +924,7 @@ cdef class HotPool:
     def _take_back_returned(self):
         cdef HotArena arena
         cdef Block* block
+        cdef bint is_plain
         while True:
             arena = None  # what was released ends here, not in the guard
             enter(&self.bins)
@@ -901,11 +934,12 @@ cdef class HotPool:
                     return
                 self.bins.returned = block.next
                 arena = <HotArena>block.arena
-                if not self._users:
+                is_plain = not (self._users or self.wipes_later)
+                if is_plain:
                     self.unplace(block)
             finally:
                 leave(&self.bins)
-            if self._users:
+            if not is_plain:
                 self._unplace_when_unused(<uintptr_t>block, arena, offset_of(block))
             elif arena.is_apart:
                 self._release_apart(arena)
@@ -993,6 +1027,34 @@ cdef class HotPool:
     def _has_returned(self):
         """Whether blocks wait that belong to no bin."""
         return self.bins.returned is not NULL
+
+    def _zero(self, *, bint new, bint freed, bint at_once):
+        """Choose what is zeroed from now on; no block is placed yet.
+
+        ``_zero_new`` hears of each block before it is handed out; what is freed is
+        wiped by the host at once, or left to ``_unplace_when_unused``.
+        """
+        self.zeroes_new = new
+        self.wipes_later = freed and not at_once
+        self.bins.first_flags = UNBINNED | (WIPED if freed and at_once else 0)
+
+    def _keep_contents(self):
+        """Let what is live keep its content when it is freed."""
+        cdef Slab* slab = self.slabs
+        cdef Py_ssize_t i
+        enter(&self.bins)
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                slab.blocks[i].offset_and_flags &= ~<word>WIPED
+            slab = slab.next
+        leave(&self.bins)
+
+    def _place_of(self, uintptr_t token):
+        """Return arena, offset and capacity of a block; ``None`` without bytes."""
+        cdef Block* block = <Block*>token
+        if block.arena is NULL:
+            return None
+        return <object>block.arena, offset_of(block), block.bin.capacity
 
     def _unbin_all(self):
         """Let what is live go to no bin when it is freed, but wait to be taken back."""

@@ -18,8 +18,11 @@ from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 
 from madl.core.skiplist cimport word
-from madl.hotpath._compiled cimport HotArena, HotPool
+from madl.hotpath._compiled cimport HotArena, HotPool, wipe
 from madl.hotpath.bins cimport (
+    NOTHING,
+    TELL,
+    WIPE,
     Bins,
     Block,
     count_live,
@@ -166,6 +169,7 @@ cdef void* native_malloc(void* opaque, size_t nbytes) noexcept nogil:
     cdef Context* context = <Context*>opaque
     cdef Block* block
     cdef bint is_noted
+    cdef uintptr_t address
     if nbytes > LARGEST_REQUEST:
         return NULL
     if nbytes == 0:
@@ -179,11 +183,24 @@ cdef void* native_malloc(void* opaque, size_t nbytes) noexcept nogil:
             return NULL
         enter(context.bins)
     count_live(context.bins, block, <word>nbytes)
-    is_noted = _remember(context, _address(block), block)
-    if not is_noted:
-        put_back(context.bins, block)
+    address = _address(block)
+    is_noted = _remember(context, address, block)
     leave(context.bins)
-    return <void*>_address(block) if is_noted else NULL
+    if not is_noted:
+        _put_back(context, block)
+    return <void*>address if is_noted else NULL
+
+
+cdef void _put_back(Context* context, Block* block) noexcept nogil:
+    """Do what a free does, without the guard."""
+    cdef int left
+    enter(context.bins)
+    left = put_back(context.bins, block)
+    leave(context.bins)
+    if left == WIPE:
+        left = wipe(context.bins, block)
+    if left == TELL and Py_IsInitialized():
+        _tell_closed_pool(context)
 
 
 cdef void* native_calloc(void* opaque, size_t count, size_t nbytes) noexcept nogil:
@@ -204,16 +221,20 @@ cdef bint native_try_free(void* opaque, void* pointer) noexcept nogil:
     """Free what is the pool's; False, and nothing done, for other addresses."""
     cdef Context* context = <Context*>opaque
     cdef Entry* entry
-    cdef bint is_last = False
+    cdef Block* block = NULL
+    cdef int left = NOTHING
     enter(context.bins)
     entry = _find(context, <uintptr_t>pointer)
     if entry is not NULL:
         entry.address = 1
-        is_last = put_back(context.bins, entry.block)
+        block = entry.block
+        left = put_back(context.bins, block)
     leave(context.bins)
-    if is_last and Py_IsInitialized():
+    if left == WIPE:
+        left = wipe(context.bins, block)
+    if left == TELL and Py_IsInitialized():
         _tell_closed_pool(context)
-    return entry is not NULL
+    return block is not NULL
 
 
 cdef size_t native_nbytes(void* opaque, void* pointer) noexcept nogil:

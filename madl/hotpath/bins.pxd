@@ -37,9 +37,16 @@ cdef enum:
     # Offsets are multiples of GRANULARITY, so their low bits can tell a block's state.
     LIVE = 1
     UNBINNED = 2
-    TAKEN = 4  # in the hands of a thread that will make it live
+    TAKEN = 4  # in the hands of a thread that will make it live, or wipe it
     LISTED = 8  # in a bin or in the returned list, while lost blocks are looked for
+    WIPED = 16  # UNBINNED too: its content goes when it is freed
     FLAGS = 511
+
+cdef enum:
+    # What put_back leaves to its caller.
+    NOTHING = 0
+    TELL = 1
+    WIPE = 2
 
 cdef struct Bin:
     # The free blocks of one capacity, the one to hand out next on top.
@@ -89,6 +96,7 @@ cdef struct Bins:
     Bin* filled_large
     Block* returned  # free, and in no bin
     Block* unused
+    word first_flags  # of every block, as soon as it has a place
     bint returns_every_free
     # As journals know them; the tag is that of the allocation being counted.
     word stream_number
@@ -193,9 +201,10 @@ cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
     bins.unused = block
 
 
-cdef inline bint put_back(Bins* bins, Block* block) noexcept nogil:
-    # Puts a block that is no longer live where it can be had again; returns whether
-    # the pool is closed and should hear of it.
+cdef inline int put_back(Bins* bins, Block* block) noexcept nogil:
+    # Puts a block that is no longer live where it can be had again; returns NOTHING,
+    # TELL when the pool is closed and should hear of it, or WIPE when it lies nowhere
+    # yet: the caller leaves the guard, wipes it, and puts it back with put_back_wiped.
     if bins.shared.journal is not NULL:
         madl_note_freed(bins.shared.journal, block)
     bins.shared.live_nbytes -= block.nbytes
@@ -204,9 +213,19 @@ cdef inline bint put_back(Bins* bins, Block* block) noexcept nogil:
     if block.arena is NULL:
         discard(bins, block)
     elif bins.returns_every_free or block.offset_and_flags & UNBINNED:
-        block.next = bins.returned
-        bins.returned = block
-        return bins.returns_every_free
+        if block.offset_and_flags & WIPED:
+            block.offset_and_flags |= TAKEN  # so that nobody thinks that it is lost
+            block.next = NULL
+            return WIPE
+        return put_back_wiped(bins, block)
     else:
         push(bins, block)
-    return False
+    return NOTHING
+
+
+cdef inline int put_back_wiped(Bins* bins, Block* block) noexcept nogil:
+    # Puts a block of no bin where the next miss finds it; returns NOTHING or TELL.
+    block.offset_and_flags &= ~<word>TAKEN
+    block.next = bins.returned
+    bins.returned = block
+    return TELL if bins.returns_every_free else NOTHING

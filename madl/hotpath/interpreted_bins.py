@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from madl.hotpath.interpreted_block import NOWHERE, Block
+from madl.hotpath.interpreted_block import NOWHERE, Block, Home
 
 
 class LargeBin(list[Block]):
@@ -29,12 +29,13 @@ class LargeBin(list[Block]):
 class LastFrees:
     """The home of a closed pool's blocks: they go back to the device."""
 
-    def __init__(self, pool: Any) -> None:  # noqa: ANN401  # HotPool imports this
+    def __init__(self, pool: Any, home: Home) -> None:  # noqa: ANN401  # HotPool imports this
         self._pool = pool
+        self.home = home  # where they went before
 
     def append(self, block: Block) -> None:
         """Take a block. Runs in finalizers."""
-        self._pool._returned.append(block)
+        self.home.append(block)
         self._pool._freed_after_close()
 
 
@@ -46,13 +47,15 @@ class Unbinning:
     _bins_by_request: dict[int, tuple[list[Block], int, int]]
     _placed: set[Block]
     _returned: deque[Block]
+    _unbinned: Home
 
     def _return_every_free(self) -> None:
         """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
         self._bins_by_request.clear()
-        last_frees = LastFrees(self)
+        wiped, plain = LastFrees(self, self._unbinned), LastFrees(self, self._returned)
         for block in self._placed:
-            block.home = last_frees
+            if not isinstance(block.home, LastFrees):
+                block.home = wiped if block.home is self._unbinned else plain
 
     def _unbin_all(self) -> None:
         """Let what is live go to no bin when it is freed, but wait to be taken back."""
@@ -61,4 +64,4 @@ class Unbinning:
 
     def _unbin_block(self, block: Block) -> None:
         if block.home is not NOWHERE and not isinstance(block.home, LastFrees):
-            block.home = self._returned
+            block.home = self._unbinned

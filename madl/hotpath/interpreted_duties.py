@@ -37,6 +37,10 @@ class PoolDuties:
         """Return a block in an arena of its own: for a call within a call."""
 
     @abstractmethod
+    def _zero_new(self, block: Block) -> None:
+        """Set a block to zero that nobody has yet, or raise."""
+
+    @abstractmethod
     def _release_apart(self, arena: HotArena) -> None:
         """Give back an arena of one block, which is free."""
 

@@ -12,6 +12,7 @@ from madl.hotpath.interpreted_bins import LastFrees
 from madl.hotpath.interpreted_block import Block
 from madl.hotpath.interpreted_memory import Memory
 from madl.hotpath.interpreted_pool import HotPool
+from madl.hotpath.interpreted_wiping import WipedReturns
 from madl.hotpath.shared import BlockState, HotArena, cold
 
 _plain_block_at = HotPool._block_at
@@ -126,12 +127,17 @@ def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> Non
         if watch is not None:
             (watch.dropped if is_dropped else watch.freed)()
     finally:
+        home = block.home
+        place = home.home if isinstance(home, LastFrees) else home
+        if isinstance(place, WipedReturns):
+            place.wipe(block)  # not while counting: it may take a while
         with counting:
             memory._pool._account.total += block.refund
             block.refund = 0
             home = block.home
             is_last = isinstance(home, LastFrees)
-            (memory._pool._returned if is_last else home).append(block)
+            is_plain = not is_last and not isinstance(home, WipedReturns)
+            (home if is_plain else memory._pool._returned).append(block)
         if is_last:
             memory._pool._freed_after_close()
 

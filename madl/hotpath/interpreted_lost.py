@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import deque
 
 from madl.hotpath.interpreted_account import Account
-from madl.hotpath.interpreted_block import NOWHERE, Block
+from madl.hotpath.interpreted_block import NOWHERE, Block, Home
 from madl.hotpath.shared import BlockState
 
 _MOST_COUNTS = 20
@@ -27,6 +27,7 @@ class LostBlocks:
     _bins: dict[int, list[Block]]
     _placed: set[Block]
     _returned: deque[Block]
+    _unbinned: Home
 
     @abstractmethod
     def _all_states(self) -> list[BlockState]:
@@ -69,7 +70,7 @@ class LostBlocks:
         ]
         for references, block in seen[:-1]:
             if references <= seen[-1][0] + 1:  # the probe has not been placed
-                self._returned.append(block)
+                self._unbinned.append(block)
 
     def _recount(self) -> bool:
         """Count anew what is live and in bins, by looking at the blocks.

@@ -6,15 +6,15 @@ waits for an allocation that misses, under the pool's lock.
 
 import sys
 import threading
-from collections import deque
 from typing import Any
 
-from madl.hotpath.interpreted_account import Account, Accounted, charges
+from madl.hotpath.interpreted_account import Account, charges
 from madl.hotpath.interpreted_bins import LargeBin, Unbinning
 from madl.hotpath.interpreted_block import NOWHERE, Block
 from madl.hotpath.interpreted_duties import PoolDuties
 from madl.hotpath.interpreted_lost import LostBlocks
 from madl.hotpath.interpreted_memory import Memory, make_memory
+from madl.hotpath.interpreted_wiping import Wiping
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
@@ -36,7 +36,7 @@ def change_watch_count(by: int) -> None:
     active_watches += by
 
 
-class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
+class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
     """Bins in front of the arenas' indexes, and what every allocation counts.
 
     ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
@@ -50,6 +50,7 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
     )
 
     def __init__(self) -> None:
+        super().__init__()
         # Arenas of small blocks, and of large ones, where a pool tells them apart.
         self._bands: tuple[list[HotArena], list[HotArena]] = ([], [])
         self._small_nbytes = sys.maxsize
@@ -60,7 +61,6 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
         # with what such an allocation adds to the account, and its free.
         self._bins_by_request: dict[int, tuple[list[Block], int, int]] = {}
         self._most_bins = MOST_SIZES_REMEMBERED
-        self._returned: deque[Block] = deque()
         # By arena and offset: the streams, besides its own, that use a block.
         self._users: dict[tuple[HotArena, int], list[Any]] = {}
         self._placed: set[Block] = set()
@@ -166,25 +166,28 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
     def _miss(self, nbytes: int) -> Block:
         """Return a block for a size whose bin is empty; it counts as binned still."""
         capacity = align_up(nbytes, BLOCK_GRANULARITY)
-        if nbytes > self._most_nbytes:
-            return self._place_slowly(nbytes, capacity, 0)
-        if nbytes <= 0 or self._lock_holder == threading.get_ident():
-            if nbytes == 0:
-                return Block(None, 0, 0, NOWHERE)
-            return self._place_apart(nbytes)
-        block = None
-        ident = threading.get_ident()
-        with self._lock:
-            self._lock_holder = ident
-            try:
-                if not self._account.was_interrupted:  # that is put right first
-                    block = self._place(nbytes, capacity)
-            except BaseException:  # a signal handler's
-                self._account.was_interrupted = True
-                raise
-            finally:
-                self._lock_holder = 0
-        return block if block is not None else self._place_slowly(nbytes, capacity, 0)
+        if nbytes == 0:
+            return Block(None, 0, 0, NOWHERE)
+        block: Block | None = None
+        if nbytes < 0 or self._lock_holder == threading.get_ident():
+            block = self._place_apart(nbytes)
+        elif nbytes <= self._most_nbytes:
+            ident = threading.get_ident()
+            with self._lock:
+                self._lock_holder = ident
+                try:
+                    if not self._account.was_interrupted:  # that is put right first
+                        block = self._place(nbytes, capacity)
+                except BaseException:  # a signal handler's
+                    self._account.was_interrupted = True
+                    raise
+                finally:
+                    self._lock_holder = 0
+        if block is None:
+            block = self._place_slowly(nbytes, capacity, 0)
+        if self._zeroes_new:
+            self._zero_new(block)
+        return block
 
     def _place(self, nbytes: int, capacity: int) -> Block | None:
         """Take a block from its bin, or from where no page is missing."""
@@ -229,7 +232,8 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
         self, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
     ) -> Block:
         """Return the block for a place that was taken; its free goes to its bin."""
-        home = self._bin(capacity) if is_binned else self._returned
+        is_binned = is_binned and self._has_bins
+        home = self._bin(capacity) if is_binned else self._unbinned
         block = Block(arena, offset, capacity, home)
         self._placed.add(block)
         self._account.add_binned(capacity)
@@ -272,7 +276,7 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
     def _take_back_returned(self) -> None:
         while self._returned:
             block = self._returned.popleft()
-            if self._users:
+            if self._users or self._wipes_later:
                 assert block.arena is not None, "blocks without bytes are never placed"
                 self._unplace_when_unused(block, block.arena, block.offset)
             else:

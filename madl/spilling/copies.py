@@ -1,5 +1,10 @@
-"""The content of a memory, kept in host memory or in a file."""
+"""The content of a memory, kept in host memory or in a file.
 
+Where its pool wipes what is freed, the copy is wiped too when it is forgotten, and so
+is whatever the content passes through on its way.
+"""
+
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -18,14 +23,16 @@ class Copy(Protocol):
         """Write the content to a memory of the same size."""
 
     def close(self) -> None:
-        """Forget the content."""
+        """Forget the content. May be called twice."""
 
 
 class HostCopy:
     """Content in host memory, outside of any pool."""
 
     def __init__(self, memory: Memory) -> None:
-        self._content = memory.tobytes()
+        self._is_wiped = memory.pool.zero == "free"
+        self._content = bytearray(memory.nbytes)
+        memory.copy_to(self._content)
 
     def restore(self, memory: Memory) -> None:
         """As ``Copy``."""
@@ -33,54 +40,102 @@ class HostCopy:
 
     def close(self) -> None:
         """As ``Copy``."""
-        self._content = b""
+        if self._is_wiped:
+            _wipe(self._content)
+        self._content = bytearray()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_content"):
+            self.close()
 
 
 class FileCopy:
     """Content in a file without a name, which goes when it is closed.
 
-    Nobody else can open it, and nothing is left of it when the process is killed.
+    Nobody else can open it, and nothing is left of it when the process is killed but
+    what the disk keeps of any file that is deleted.
     """
 
     def __init__(self, memory: Memory, directory: str | None) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # until close()
+        self._nbytes = memory.nbytes
+        self._is_wiped = memory.pool.zero == "free"
+        self._process = os.getpid()
+        # Without a buffer: it would keep some of the content.
+        self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # until close()
         try:
-            # No variable has the slice: an error's traceback would keep it.
-            for piece in _pieces(memory):
-                self._file.write(memory[piece].tobytes())
-            self._file.flush()
+            with self._staging() as stage:
+                for start, piece in _pieces(stage, self._nbytes):
+                    # No variable has the slice: an error's traceback would keep it.
+                    memory[start : start + len(piece)].copy_to(piece)
+                    self._write(piece)
         except BaseException:
             self.close()
             raise
 
     def restore(self, memory: Memory) -> None:
         """As ``Copy``."""
-        for piece in _pieces(memory):
-            content = self._read(piece.start, piece.stop - piece.start)
-            memory[piece].copy_from(content)
-
-    def _read(self, position: int, nbytes: int) -> bytes:
-        if hasattr(os, "pread"):  # a forked child shares the file's own position
-            content = os.pread(self._file.fileno(), nbytes, position)
-        else:
-            self._file.seek(position)
-            content = self._file.read(nbytes)
-        if len(content) < nbytes:
-            raise OSError(
-                f"a spilled file ends at byte {position + len(content)}, before "
-                f"{position + nbytes}"
-            )
-        return content
+        with self._staging() as stage:
+            for start, piece in _pieces(stage, self._nbytes):
+                self._read(start, piece)
+                memory[start : start + len(piece)].copy_from(piece)
 
     def close(self) -> None:
         """As ``Copy``."""
-        self._file.close()
+        try:
+            # A forked child has the same file, and only a copy of what forgets it.
+            if self._is_wiped and self._process == os.getpid():
+                self._is_wiped = False
+                self._overwrite()
+        finally:
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[bytearray]:
+        stage = bytearray(min(STAGE_NBYTES, self._nbytes))
+        try:
+            yield stage
+        finally:
+            if self._is_wiped:
+                _wipe(stage)
+
+    def _write(self, piece: memoryview) -> None:
+        while piece:
+            piece = piece[self._file.write(piece) :]
+
+    def _read(self, position: int, piece: memoryview) -> None:
+        end = position + len(piece)
+        while piece:
+            if hasattr(os, "preadv"):  # a forked child shares the file's own position
+                read = os.preadv(self._file.fileno(), [piece], position)
+            else:
+                self._file.seek(position)
+                read = self._file.readinto(piece)
+            if not read:
+                raise OSError(f"a spilled file ends at byte {position}, before {end}")
+            position, piece = position + read, piece[read:]
+
+    def _overwrite(self) -> None:
+        """Write zeros over the content, on the disk too if it has come that far."""
+        self._file.seek(0)
+        stage = bytearray(min(STAGE_NBYTES, self._nbytes))
+        for _, piece in _pieces(stage, self._nbytes):
+            self._write(piece)
+        os.fsync(self._file.fileno())
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self._file.close()
+            self.close()
 
 
-def _pieces(memory: Memory) -> Iterator[slice]:
-    for start in range(0, memory.nbytes, STAGE_NBYTES):
-        yield slice(start, min(start + STAGE_NBYTES, memory.nbytes))
+def _pieces(stage: bytearray, nbytes: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield where each piece of a content starts, and the part of the stage for it."""
+    view = memoryview(stage)
+    for start in range(0, nbytes, STAGE_NBYTES):
+        yield start, view[: nbytes - start]
+
+
+def _wipe(content: bytearray) -> None:
+    view = memoryview(content)
+    for start in range(0, len(view), STAGE_NBYTES):
+        piece = view[start : start + STAGE_NBYTES]
+        piece[:] = bytes(len(piece))

@@ -155,3 +155,27 @@ def test_what_is_released_may_have_a_finalizer_that_allocates() -> None:
     assert kept.nbytes == 60 << 20
     assert len(allocated) == 2
     pool.check()
+
+
+@pytest.mark.parametrize("nbytes", [64, 3 << 20])
+def test_what_c_frees_is_wiped(nbytes: int) -> None:
+    c = functions_of(Pool("cpu", zero="free"))
+    neighbour = c.malloc(c.context, 64)
+    address = c.malloc(c.context, nbytes)
+    ctypes.memset(address, 7, nbytes)
+
+    c.free(c.context, address, nbytes)
+
+    assert set(ctypes.string_at(address, nbytes)) == {0}
+    c.free(c.context, neighbour, 64)
+
+
+def test_c_is_handed_zeros() -> None:
+    c = functions_of(Pool("cpu", zero=True))
+    for _ in range(3):
+        address = c.malloc(c.context, 5000)
+        content = ctypes.string_at(address, 5000)
+        ctypes.memset(address, 7, 5000)
+        c.free(c.context, address, 5000)
+
+        assert set(content) == {0}

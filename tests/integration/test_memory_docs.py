@@ -1,4 +1,4 @@
-"""The code of the how-tos about looking at memory runs as it is printed."""
+"""The code of the how-tos about looking at memory, and wiping it, runs as printed."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from tests.torch_dumps import fragmented
 
 SEE = "docs/how-to/see-memory.md"
 READ = "docs/how-to/read-a-pytorch-snapshot.md"
+WIPE = "docs/how-to/wipe-memory.md"
 pytestmark = needs_pages
 
 
@@ -51,3 +52,7 @@ def test_the_command_to_read_a_pytorch_snapshot() -> None:
     Path("run.pickle").write_bytes(fragmented().pickled())
 
     assert [status_of(*command) for command in commands(READ)] == [0]
+
+
+def test_wipe_memory() -> None:
+    run_here(blocks(WIPE))

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -301,3 +302,14 @@ def test_every_block_takes_a_file_and_their_number_is_limited() -> None:
     assert lines[0] == f"shared: {refused})"
     assert "'shared'" not in lines[1]
     assert refused in lines[2]
+
+
+@only_linux
+def test_nobody_else_may_open_the_file_behind_it(pool: Pool) -> None:
+    owned = pool.allocate(1000)
+    descriptor = madl.share(owned)._shared.descriptor  # type: ignore[attr-defined]  # of POSIX
+
+    status = os.fstat(descriptor.file)
+
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_nlink == 0

@@ -1,10 +1,13 @@
 """A pool's options: what they become on a device, and what is refused."""
 
+from typing import Any
+
 import pytest
 
 from madl import Capability, Pool, testing
 from madl.backends.protocol import HugePages
 from madl.errors import MissingCapabilityError
+from madl.options import Zero
 from tests.fakes import FakeBackend
 
 KIB = 1024
@@ -133,11 +136,18 @@ def test_a_pool_tells_its_device_what_was_chosen() -> None:
     assert (CHOOSY.is_prefaulting, CHOOSY.node) == (False, None)
 
 
-def test_zero_is_refused_until_it_does_something() -> None:
+@pytest.mark.parametrize("zero", [True, "free"])
+def test_zeros_that_nobody_can_write_are_refused(zero: Zero) -> None:
     with pytest.raises(MissingCapabilityError) as caught:
-        Pool(FakeBackend(), zero=True)
+        Pool(FakeBackend(), zero=zero)
 
-    assert str(caught.value) == "fake has no option zero. Try: leave out zero="
+    assert str(caught.value) == "fake has no way to write zeros. Try: leave out zero="
+
+
+@pytest.mark.parametrize("zero", ["allocate", 1, None])
+def test_other_words_for_zero_are_refused(zero: Any) -> None:  # noqa: ANN401  # what users pass
+    with pytest.raises(ValueError, match="zero must be True, False or 'free', got"):
+        Pool("cpu", zero=zero)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -365,3 +367,14 @@ def test_a_forked_child_is_not_recorded(pool: Pool, path: Path) -> None:
     assert status == 0
     trace = open_trace(path)
     assert (trace.allocations, trace.frees) == (3001, 3001)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such mode")
+def test_nobody_else_may_read_the_journal(tmp_path: Path) -> None:
+    target = tmp_path / "run.trace.gz"
+
+    with madl.record(target):
+        journal = tmp_path / "run.trace.gz.journal"
+        mode = stat.S_IMODE(journal.stat().st_mode)
+
+    assert mode == 0o600

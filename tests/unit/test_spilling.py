@@ -17,7 +17,7 @@ import pytest
 
 from madl import FreedMemoryError, Memory, OutOfMemoryError, Pool, Spillable
 from madl.backends.protocol import Capability
-from madl.spilling.copies import FileCopy
+from madl.spilling.copies import Copy, FileCopy, HostCopy
 from madl.testing import FakeBackend
 from tests.disk import no_file_larger_than
 
@@ -351,3 +351,82 @@ def in_child(call: Callable[[], None]) -> int:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def spilled_secret(to: str, directory: Path | None = None) -> tuple[Spillable, Copy]:
+    """Return what was spilled from a pool that wipes, and its copy."""
+    memory = Pool("cpu", zero="free").allocate(100 * KIB)
+    memory.fill(7)
+    spillable = Spillable(memory, to=to, directory=directory)
+    spillable.spill()
+    copy = spillable._copy
+    assert copy is not None
+    return spillable, copy
+
+
+@pytest.mark.parametrize("how", ["closed", "restored", "dropped"])
+@pytest.mark.parametrize("to", ["host", "file"])
+def test_the_copy_is_wiped_where_the_pool_wipes(to: str, how: str) -> None:
+    spillable, copy = spilled_secret(to)
+    read: Callable[[], bytes]
+    if isinstance(copy, HostCopy):
+        kept = copy._content
+        read = lambda: bytes(kept)  # noqa: E731  # one of two
+    else:
+        assert isinstance(copy, FileCopy)
+        file = os.dup(copy._file.fileno())
+        read = lambda: pread_all(file)  # noqa: E731  # one of two
+    del copy
+    before = set(read())
+
+    if how == "closed":
+        spillable.close()
+    elif how == "restored":
+        with spillable as memory:
+            assert set(memory.tobytes()) == {7}
+    else:
+        del spillable
+
+    assert (before, set(read()), len(read())) == ({7}, {0}, 100 * KIB)
+
+
+def pread_all(file: int) -> bytes:
+    os.lseek(file, 0, os.SEEK_SET)
+    return os.read(file, 1 << 20)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_child_that_forgets_a_copy_leaves_the_file_as_it_is() -> None:
+    spillable, copy = spilled_secret("file")
+
+    child = os.fork()
+    if child == 0:
+        try:
+            copy.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    assert content(spillable) == {7}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_child_wipes_its_own_shared_memory_only(is_closed: bool) -> None:
+    pool = Pool("shared", zero="free")
+    memory = filled(pool, 7)
+    if is_closed:
+        pool.close()
+
+    child = os.fork()
+    if child == 0:
+        try:
+            memory.free()
+            pool.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    assert set(memory.tobytes()) == {7}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import madl
+import madl.testing
 from madl import Capability, FreedMemoryError, Memory, MissingCapabilityError, Pool
 from madl import hotpath as hot
 from madl.backends.protocol import MemoryInfo, Reservation
@@ -504,3 +505,14 @@ def test_a_copy_in_a_stream_does_not_overlap(pool: Pool, owners: Owners) -> None
         "a copy in a stream must not overlap itself; copy without stream="
     )
     assert owners.recorded == []
+
+
+def test_a_copy_of_nothing_may_be_queued() -> None:
+    capabilities = Capability.COPY | Capability.STREAM_ORDERED
+    device = madl.testing.FakeBackend(capabilities=capabilities)
+    memory, stream = Pool(device).allocate(0), device.make_stream()
+
+    memory.copy_from(b"", stream=stream)
+    memory.copy_to(bytearray(), stream=stream)
+
+    assert stream.queued_count == 0
