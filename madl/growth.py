@@ -44,7 +44,8 @@ class Growth:
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.options = options
         self.budget = Budget(*options.limits_nbytes, device_budget(backend))
-        self.apart = Apart(backend, self.budget, self._over_the_limit)
+        front_nbytes = options.debug.front_nbytes
+        self.apart = Apart(backend, self.budget, self._over_the_limit, front_nbytes)
         self.recycled_pages = 0
         # One for each stream, this one included: they share budget and arenas apart.
         self.family = [self]
@@ -249,6 +250,7 @@ class Growth:
             self.budget,
             page_nbytes=self.options.page_nbytes,
             look_ahead=self.options.look_ahead_of(band),
+            front_nbytes=self.options.debug.front_nbytes,
         )
 
     def trim(self, keep: int) -> int:

@@ -36,6 +36,10 @@ class StreamOrder:
         """Return whether an event of any stream has been reached. Does not wait."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Return whether work becomes part of a graph now, instead of being done."""
+        return False
+
     def wait(self) -> None:
         """Return when all that is queued is done."""
 
@@ -56,15 +60,15 @@ class _Queued(StreamOrder):
         return self._backend.record(self.stream)
 
     def is_done(self) -> bool:
-        return not self._is_capturing() and self._backend.is_done(self.record())
+        return not self.is_capturing() and self._backend.is_done(self.record())
 
-    def _is_capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         ask = getattr(self._backend.inner, "is_capturing", None)
         return ask is not None and bool(ask(self.stream))
 
     def _refuse_in_capture(self, action: str) -> None:
         """Raise before a call that would end the capture of a graph."""
-        if self._is_capturing():
+        if self.is_capturing():
             raise MissingCapabilityError(
                 self._backend.device,
                 f"way to {action} while a graph is captured from a stream of the pool",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from madl import Memory, Pool
+from madl import Memory, MissingCapabilityError, Pool
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Reservation
 
@@ -155,3 +155,13 @@ def test_what_is_released_may_have_a_finalizer_that_allocates() -> None:
     assert kept.nbytes == 60 << 20
     assert len(allocated) == 2
     pool.check()
+
+
+def test_a_pool_in_debug_mode_is_refused() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        native.native_functions(Pool("cpu", debug=True))
+
+    assert str(caught.value) == (
+        "cpu has no guard bytes around what C functions allocate. Try: pass a pool of "
+        "its own, made with debug=False"
+    )
