@@ -20,11 +20,13 @@ class Apart:
         backend: CountedBackend,
         budget: Budget,
         over_the_limit: Callable[[int], OutOfMemoryError],
+        front_nbytes: int = 0,
     ) -> None:
         self.arenas: list[Arena] = []
         self._backend = backend
         self._budget = budget
         self._over_the_limit = over_the_limit
+        self._front_nbytes = front_nbytes
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block in a reservation of its own; nothing else is touched.
@@ -37,20 +39,12 @@ class Apart:
             OutOfMemoryError: Over the limit, or the device refused. Nothing changed.
         """
         backend = self._backend
-        spare = align_up(max(alignment - backend.alignment, 0), backend.granularity)
+        promised = min(backend.alignment, self._front_nbytes or alignment)
+        spare = align_up(max(alignment - promised, 0), backend.granularity)
         room = self._budget.room_nbytes
         if room is not None and nbytes > room:
             raise self._over_the_limit(nbytes)
-        arena = Arena(
-            backend,
-            nbytes + spare,
-            self._budget,
-            page_nbytes=backend.granularity,
-            look_ahead=1,
-            is_apart=True,
-        )
-        self.arenas.append(arena)
-        backend.claim(arena.reservation)
+        arena = self._open(nbytes + spare)
         offset = arena.align(0, alignment)
         try:
             if not arena.is_segment:
@@ -60,6 +54,51 @@ class Apart:
             raise
         arena.blocks.take(offset, nbytes)
         return arena, offset
+
+    def place_at_end(self, nbytes: int, alignment: int) -> tuple[Arena, int, int]:
+        """Take a block that ends where nothing is committed, and begins near such.
+
+        Args:
+            nbytes: Of the block, its front included.
+            alignment: Of what comes after the front; a power of two.
+
+        Returns:
+            Its arena, its offset, and the bytes up to its end, ``nbytes`` or more.
+
+        Raises:
+            OutOfMemoryError: As for ``place``.
+        """
+        granularity = self._backend.granularity
+        committed_nbytes = align_up(nbytes + alignment, granularity)
+        room = self._budget.room_nbytes
+        if room is not None and committed_nbytes > room:
+            raise self._over_the_limit(nbytes)
+        arena = self._open(committed_nbytes + 2 * granularity)
+        end = granularity + committed_nbytes
+        # Down to a multiple: what is left behind the block is less than one.
+        offset = arena.align(end - nbytes + 1, alignment) - alignment
+        try:
+            first, stop = arena.pages_under(offset, end - offset)
+            arena.commit(first, stop)
+        except BaseException:
+            self.release(arena)
+            raise
+        arena.blocks.take(offset, end - offset)
+        return arena, offset, end - offset
+
+    def _open(self, nbytes: int) -> Arena:
+        arena = Arena(
+            self._backend,
+            nbytes,
+            self._budget,
+            page_nbytes=self._backend.granularity,
+            look_ahead=1,
+            is_apart=True,
+            front_nbytes=self._front_nbytes,
+        )
+        self.arenas.append(arena)
+        self._backend.claim(arena.reservation)
+        return arena
 
     def release(self, arena: Arena) -> None:
         """Give the reservation of a block back."""

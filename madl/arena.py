@@ -37,9 +37,13 @@ class Arena(HotArena):
         page_nbytes: int,
         look_ahead: int,
         is_apart: bool = False,
+        front_nbytes: int = 0,
     ) -> None:
         self.backend = backend
         self.budget = budget
+        # Each block begins with so many bytes that its user does not see; address and
+        # alignment are those of what comes after them.
+        self.front_nbytes = front_nbytes
         self.is_segment = Capability.COMMIT not in backend.capabilities
         if self.is_segment:
             self.reservation: Reservation = self._claimed(
@@ -64,9 +68,10 @@ class Arena(HotArena):
         self.unused_from = 0
         """From this offset on nobody had a block, and no memory came from elsewhere.
         Kept by those who have to know; see ``zeroing``."""
+        start = self.reservation.address
         super().__init__(
             FirstFit(nbytes, self.page_nbytes, look_ahead),
-            self.reservation.address,
+            None if start is None else start + front_nbytes,
             is_apart=is_apart,
         )
         if self.is_segment:
@@ -85,7 +90,7 @@ class Arena(HotArena):
 
     def find(self, nbytes: int, alignment: int) -> int:
         """Return the first offset for a block whose address is aligned, or -1."""
-        promised = self.backend.alignment
+        promised = min(self.backend.alignment, self.front_nbytes or alignment)
         if alignment <= promised:
             return self.blocks.find(nbytes, alignment)
         # The arena's own start is aligned no further: find room to move up in.
@@ -99,7 +104,7 @@ class Arena(HotArena):
 
     def align(self, offset: int, alignment: int) -> int:
         """Return the next offset whose address is a multiple of it; 0 for any."""
-        start = self.address or 0
+        start = self.front_nbytes if self.address is None else self.address
         return align_up(start + offset, alignment or 1) - start
 
     def commit(self, first: int, stop: int) -> None:

@@ -5,6 +5,7 @@ to ``args`` in order and the text is made in ``__str__``: pickle replays ``args`
 errors travel between processes. A text says what failed, the numbers, what to try.
 """
 
+from madl.damage import Damage
 from madl.shortage import NativeFailure as NativeFailure
 from madl.shortage import OutOfMemoryReport as OutOfMemoryReport
 from madl.shortage import describe
@@ -117,6 +118,27 @@ class CorruptedPoolError(MadlError, AssertionError):
             f"{self.what}: found {self.found!r}, expected {self.expected!r}. "
             "Try: report it with the steps before; it is a bug in madl, "
             "or something wrote outside its memory"
+        )
+
+
+class MemoryCorruptionError(MadlError):
+    """Debug mode found a write outside a block, or into one that was freed.
+
+    The pool is usable. What was written over has been put right, so that each damage
+    is told once.
+    """
+
+    def __init__(self, damages: tuple[Damage, ...]) -> None:
+        super().__init__(damages)
+        self.damages = damages
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                *map(str, self.damages),
+                "Try: look at what has used these blocks since, or the ones beside "
+                "them; pool.check() in between narrows down when it was written",
+            ]
         )
 
 

@@ -44,7 +44,8 @@ class Growth:
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.options = options
         self.budget = Budget(*options.limits_nbytes, device_budget(backend))
-        self.apart = Apart(backend, self.budget, self._over_the_limit)
+        front_nbytes = options.debug.front_nbytes
+        self.apart = Apart(backend, self.budget, self._over_the_limit, front_nbytes)
         self.recycled_pages = 0
         # One for each stream, this one included: they share budget and arenas apart.
         self.family = [self]
@@ -251,18 +252,15 @@ class Growth:
             self.budget,
             page_nbytes=self.options.page_nbytes,
             look_ahead=self.options.look_ahead_of(band),
+            front_nbytes=self.options.debug.front_nbytes,
         )
 
-    def trim(self, keep: int) -> int:
+    def trim(self, keep: int) -> None:
         """Give memory back until at most ``keep`` bytes are committed.
 
         Idle pages go, the highest first; arenas without a live block go whole. The
         device has done its work in them by now: see ``let_go``.
-
-        Returns:
-            Bytes given back to the device.
         """
-        before = self.budget.committed_nbytes
         self.apart.release_empty()
         for arena in reversed(self.arenas):
             if arena.is_segment:
@@ -272,7 +270,6 @@ class Growth:
             self._decommit_idle(arena, keep)
             if arena.blocks.is_empty() and arena.committed_nbytes == 0:
                 self._close(arena)
-        return before - self.budget.committed_nbytes
 
     def _decommit_idle(self, arena: Arena, keep: int) -> None:
         while self.budget.committed_nbytes > keep:

@@ -28,7 +28,7 @@ MOST_STREAMS_SEEN = 1024
 """Objects; some libraries make a new one for the same stream again and again."""
 
 
-class _Ordered(SlowPool):
+class OrderedPool(SlowPool):
     """What a pool and its lanes have in common."""
 
     def _all_states(self) -> list[BlockState]:
@@ -69,7 +69,7 @@ class _Ordered(SlowPool):
             self._unplace(block)
 
 
-class StreamPool(_Ordered):
+class StreamPool(OrderedPool):
     """A pool that serves each stream in a lane; itself the default stream's."""
 
     def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
@@ -106,12 +106,19 @@ class StreamPool(_Ordered):
             self._lanes[self._backend.stream_key(None)] = self
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(self, stream)
+            lane = self._lanes[key] = self._make_lane(stream)
             self._others.append(lane)
         if len(self._lanes_seen) < MOST_STREAMS_SEEN:
             with contextlib.suppress(TypeError):  # of what cannot be hashed
                 self._lanes_seen[stream] = lane
         return lane
+
+    def _forget_waiting(self) -> None:
+        """Forget which blocks wait, all of which will be found again."""
+        self._pending.clear()
+
+    def _make_lane(self, stream: object) -> "Lane":
+        return Lane(self, stream)
 
     def _take_back_all(self) -> None:
         """Let no block wait that is free and unused: bins, returned and pending."""
@@ -224,7 +231,7 @@ class StreamPool(_Ordered):
         ]
 
 
-class Lane(JoinedPool, _Ordered):
+class Lane(JoinedPool, OrderedPool):
     """The part of a pool that serves one stream."""
 
     is_forgotten = False

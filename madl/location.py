@@ -80,12 +80,13 @@ class _Reserved(Protocol):
     """What an arena is, seen from here."""
 
     reservation: Reservation
+    front_nbytes: int
 
 
-def reservation_of(arena: HotArena) -> Reservation:
-    """Return the reservation that an arena places its blocks in."""
+def reserved_place(arena: HotArena, offset: int) -> tuple[Reservation, int]:
+    """Return the reservation behind an arena, and where in it a user's bytes start."""
     reserved: _Reserved = arena  # type: ignore[assignment]  # what a pool's arena has
-    return reserved.reservation
+    return reserved.reservation, offset + reserved.front_nbytes
 
 
 def is_plain_host(memory: Memory) -> bool:

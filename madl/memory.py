@@ -20,7 +20,7 @@ from madl.location import (
     host_address,
     is_plain_host,
     locate,
-    reservation_of,
+    reserved_place,
 )
 from madl.sizes import parse_nbytes
 from madl.transfer import bytes_of
@@ -48,7 +48,7 @@ def native(memory: Memory) -> object:
     if arena is None:
         return None
     backend = memory._pool._backend
-    made: object = backend.view(reservation_of(arena), offset, memory._nbytes)
+    made: object = backend.view(*reserved_place(arena, offset), memory._nbytes)
     return made
 
 

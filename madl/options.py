@@ -13,6 +13,7 @@ from madl.backends.protocol import (
     HugePageBackend,
     HugePages,
 )
+from madl.debug_options import Debug, DebugOptions
 from madl.errors import MissingCapabilityError
 from madl.hotpath import LARGEST_REQUEST_NBYTES
 from madl.settings.kinds import FITS as FITS
@@ -53,6 +54,7 @@ class PoolOptions(NamedTuple):
     """Whether small and large blocks have arenas of their own."""
     soft_limit_nbytes: int | None = None
     zero: Zero = False
+    debug: DebugOptions = DebugOptions()
 
     @property
     def limits_nbytes(self) -> tuple[int | None, int | None]:
@@ -96,6 +98,7 @@ class PoolOptions(NamedTuple):
         zero: Zero,
         pooling: bool | None,
         soft_limit: int | str | None = None,
+        debug: Debug = False,
     ) -> "PoolOptions":
         """Return what the arguments of a pool mean on a device.
 
@@ -111,6 +114,11 @@ class PoolOptions(NamedTuple):
         _choose_prefault(backend, prefault)
         _choose_huge_pages(backend, page_nbytes, huge_pages)
         _choose_node(backend, numa_node)
+        debugging = DebugOptions.resolve(
+            backend, debug, zero=zero, pooling=pooling, huge_pages=huge_pages
+        )
+        if debugging.has_guard_pages:
+            pooling = True  # whatever MADL_POOL says: they are the pool's work
         return PoolOptions(
             limit_nbytes,
             fit,
@@ -120,6 +128,7 @@ class PoolOptions(NamedTuple):
             Capability.COMMIT in backend.capabilities,
             soft_limit_nbytes,
             _check_zero(backend, zero),
+            debugging,
         )
 
 

@@ -36,6 +36,10 @@ class StreamOrder:
         """Return whether an event of any stream has been reached. Does not wait."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Return whether work becomes part of a graph now, instead of being done."""
+        return False
+
     def wait(self) -> None:
         """Return when all that is queued is done."""
 

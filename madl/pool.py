@@ -15,7 +15,9 @@ from madl import accounting, forking
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
-from madl.errors import MadlError
+from madl.debug_options import Debug, debug_wanted
+from madl.debugging import debugging
+from madl.errors import BackendError, OutOfMemoryError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
@@ -59,14 +61,32 @@ class Pool(StreamPool):
             device, for sanitizers and memory profilers; what was freed goes back when
             the pool next allocates, or is trimmed or closed. ``None`` follows
             ``madl.configure`` and the environment variable ``MADL_POOL``.
+        debug: Put guard bytes around each block, fill what is allocated and freed,
+            remember tracebacks, and warn of handles that are dropped. ``"pages"``: and
+            let large blocks of host memory lie between OS pages that cannot be touched.
+            ``None`` follows ``madl.configure`` and ``MADL_DEBUG`` as far as the device
+            can.
 
     Raises:
         BackendNotFoundError: No backend opens the device.
         MissingCapabilityError: The device cannot honour an option.
         TypeError: ``device`` is neither a name nor a backend.
+        MemoryCorruptionError: In debug mode, from any method that allocates or checks,
+            and from ``free()``.
 
     Thread-safe. Takes nothing from the device before the first allocation.
     """
+
+    def __new__(
+        cls,
+        *arguments: object,
+        zero: object = False,
+        debug: Debug = None,
+        **options: object,
+    ) -> Self:
+        """Return a pool of the class that is in debug mode, or of this one."""
+        is_debugging = debug_wanted(debug, zero=zero)
+        return super().__new__(debugging(cls) if is_debugging else cls)
 
     def __init__(
         self,
@@ -82,6 +102,7 @@ class Pool(StreamPool):
         numa_node: int | None = None,
         zero: Zero = False,
         pooling: bool | None = None,
+        debug: Debug = None,
     ) -> None:
         if isinstance(device, str):
             device = registry.open_device(device)
@@ -103,6 +124,7 @@ class Pool(StreamPool):
             numa_node=numa_node,
             zero=zero,
             pooling=pooling,
+            debug=debug,
         )
         super().__init__(counted, options)
         forking.protect(self)
@@ -123,6 +145,11 @@ class Pool(StreamPool):
         return self._options.zero
 
     @property
+    def is_debugging(self) -> bool:
+        """Whether it is in debug mode."""
+        return False
+
+    @property
     def is_closed(self) -> bool:
         """Whether ``close()`` has been called."""
         return self._is_closed
@@ -139,7 +166,8 @@ class Pool(StreamPool):
         # finalizers, so what is live goes back with the last of them. At interpreter
         # exit the device may be gone, and the operating system takes the memory back.
         if hasattr(self, "_tags") and not is_finalizing():
-            with contextlib.suppress(MadlError):  # a device that fails has it then
+            # A device that fails has it then.
+            with contextlib.suppress(BackendError, OutOfMemoryError):
                 self.close()
 
     def __repr__(self) -> str:
@@ -209,9 +237,12 @@ class Pool(StreamPool):
         held: Counter[str | None] = Counter()
         for state in live:
             held[state.tag] += state.nbytes
+        self._tell_damage()
         return ClosedPool(len(live), held.total(), tuple(held.most_common()))
 
     def _close_now(self) -> list[BlockState]:
+        with contextlib.suppress(BackendError):
+            self._keep_damage()
         self._was_closed = True
         for lane in self._family():
             lane._growth.stop_placing()
@@ -237,5 +268,11 @@ class Pool(StreamPool):
 
         Raises:
             CorruptedPoolError: With what was found and what was expected.
+            MemoryCorruptionError: In debug mode, with what was written outside a block.
         """
-        self._locked(lambda: accounting.check(self, self._growth))
+        self._locked(self._check_now)
+        self._tell_damage()
+
+    def _check_now(self) -> None:
+        accounting.check(self, self._growth)
+        self._keep_damage()

@@ -23,7 +23,7 @@ def recover(pool: Any, growth: Growth) -> None:  # noqa: ANN401  # Pool, which i
         BackendCallError: The device fails. The next call tries again.
     """
     growth.settle()
-    pool._pending.clear()
+    pool._forget_waiting()
     for arena in growth.all_arenas():
         growth.backend.claim(arena.reservation)
     growth.backend.release_unclaimed()

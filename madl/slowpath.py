@@ -119,6 +119,12 @@ class SlowPool(TaggedPool):
             self._freed_after_close()
         return result
 
+    def _keep_damage(self) -> None:
+        """In debug mode, look for damage and keep what is found. The lock is held."""
+
+    def _tell_damage(self) -> None:
+        """In debug mode, raise what was found and nobody was told of yet."""
+
     def _allocate_with(
         self,
         nbytes: int | str,

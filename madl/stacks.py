@@ -74,11 +74,16 @@ def levels() -> int:
     return count
 
 
-def capture() -> Stack:
-    """Return the lines that lead to here, without those of madl."""
+def capture(least: int = 0) -> Stack:
+    """Return the lines that lead to here, without those of madl.
+
+    Args:
+        least: So many at least, whatever others want.
+    """
+    most = max(depth, least)
     lines: list[Line] = []
     frame = caller()
-    while frame is not None and len(lines) < depth:
+    while frame is not None and len(lines) < most:
         code = frame.f_code
         lines.append(Line(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back

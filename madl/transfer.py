@@ -13,7 +13,7 @@ from madl.errors import MissingCapabilityError
 from madl.foreign import Foreign, is_on_device, part_of_array
 from madl.hostbytes import bytes_of_array
 from madl.hotpath import Memory
-from madl.location import Part, is_plain_host, locate, reservation_of
+from madl.location import Part, is_plain_host, locate, reserved_place
 from madl.views import view
 
 STAGE_NBYTES = 8 << 20
@@ -110,8 +110,7 @@ def _part(memory: Memory, use: str) -> Part:
     return Part(
         memory,
         memory._pool._backend,
-        reservation_of(arena),
-        offset,
+        *reserved_place(arena, offset),
         memory._nbytes,
     )
 

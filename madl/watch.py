@@ -169,15 +169,19 @@ class BlockWatch(Watch):
     def dropped(self) -> None:
         """Take note of a free that nobody asked for; in debug mode, warn of it."""
         self.freed()
+        if self._is_missed and warns_of_drops:
+            self._warn_of_drop()
+
+    def _warn_of_drop(self) -> None:
         # Whoever has an array or a view drops it when done, as NumPy users do.
-        if self._is_missed and warns_of_drops and not self.is_viewed:
+        if not self.is_viewed:
             tag = "without a tag" if self.tag is None else f"tag {self.tag!r}"
             at = f", allocated at {self.stack[0]}" if self.stack else ""
             warnings.warn(
                 f"memory of {format_nbytes(self._nbytes)} was dropped without free(), "
                 f"{tag}{at}",
                 ResourceWarning,
-                stacklevel=2,
+                stacklevel=stacks.levels(),
             )
 
 

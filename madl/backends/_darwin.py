@@ -80,6 +80,8 @@ class DarwinReservation(PosixReservation):
 class DarwinMemory(PosixMemory):
     """What this system lets the process have."""
 
+    _has_guard_pages = False
+
     def __init__(self, *, _library: ctypes.CDLL | None = None) -> None:
         library = _library or ctypes.CDLL(None, use_errno=True)
         super().__init__(library, _FLAGS)
@@ -99,8 +101,14 @@ class DarwinMemory(PosixMemory):
         self.has_reusable = self._probe_reusable()
         """Whether the kernel takes memory back by MADV_FREE_REUSABLE."""
 
-    def reserve(self, nbytes: int) -> DarwinReservation:
-        """Take address space that can be used at once."""
+    def choose_guard_pages(self) -> None:
+        """Allow access to what is committed only, from now on."""
+        self._has_guard_pages = True
+
+    def reserve(self, nbytes: int) -> PosixReservation:
+        """Take address space that can be used at once, or only once it is committed."""
+        if self._has_guard_pages:
+            return super().reserve(nbytes)
         return DarwinReservation(self, self._take(nbytes, READ_WRITE), nbytes)
 
     def memory_info(self) -> MemoryInfo:

@@ -84,6 +84,11 @@ class LinuxMemory(Choices):
         else:
             self.fault_in = calls.touch
 
+    def choose_guard_pages(self) -> None:
+        """Commit strictly from now on: nothing else can be touched then."""
+        if self._is_lazy:
+            self._is_lazy, self._strict_reason = False, "guard pages"
+
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
         if node is None:

@@ -76,6 +76,10 @@ class PlainMemory:
         """Touch what is reserved from now on, or leave it to the program."""
         self._is_prefaulting = prefault
 
+    def choose_guard_pages(self) -> None:
+        """Raise: all of a reservation is usable."""
+        raise _lack("guard pages", "debug=True")
+
     def choose_node(self, node: int | None) -> None:
         """Leave the choice to the system."""
         if node is not None:

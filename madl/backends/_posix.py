@@ -120,6 +120,9 @@ class PosixMemory:
         """Touch what is committed from now on, or leave it to the program."""
         self.is_prefaulting = prefault
 
+    def choose_guard_pages(self) -> None:
+        """Do nothing: what is not committed cannot be touched."""
+
     def choose_node(self, node: int | None) -> None:
         """Leave the choice to the system."""
         if node is not None:

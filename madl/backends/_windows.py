@@ -67,6 +67,9 @@ class WindowsMemory:
         """Touch what is committed from now on; large pages are in memory anyway."""
         self._is_prefaulting = prefault
 
+    def choose_guard_pages(self) -> None:
+        """Do nothing: what is not committed cannot be touched."""
+
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
         highest = ctypes.c_uint32()

@@ -20,6 +20,17 @@ class PrefaultBackend(Backend, Protocol):
         """
 
 
+class GuardPagesBackend(Backend, Protocol):
+    """A backend of host memory that can keep others off what is not committed."""
+
+    def choose_guard_pages(self) -> None:
+        """Let nobody touch what is not committed, in reservations from now on.
+
+        Raises:
+            MissingCapabilityError: This system cannot say so.
+        """
+
+
 @runtime_checkable
 class NumaBackend(Backend, Protocol):
     """A backend with ``Capability.NUMA``."""

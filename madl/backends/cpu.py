@@ -80,6 +80,9 @@ class HostMemory(Protocol):
     def choose_node(self, node: int | None) -> None:
         """As ``NumaBackend.choose_node``."""
 
+    def choose_guard_pages(self) -> None:
+        """As ``GuardPagesBackend.choose_guard_pages``."""
+
     def reserve(self, nbytes: int) -> HostReservation:
         """As ``Backend.reserve``."""
 
@@ -160,6 +163,14 @@ class CpuBackend:
             MissingCapabilityError: The system has no such node, or lets nobody choose.
         """
         self._memory.choose_node(node)
+
+    def choose_guard_pages(self) -> None:
+        """Let a touch of what is not committed end the program, from now on.
+
+        Raises:
+            MissingCapabilityError: The system makes all that is reserved usable.
+        """
+        self._memory.choose_guard_pages()
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take ``nbytes`` bytes of address space."""

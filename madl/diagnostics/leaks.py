@@ -58,6 +58,7 @@ def leak_check(pool: Pool | None = None, *, depth: int = 0) -> Iterator[None]:
     Raises:
         LeakError: With the bytes and blocks by tag, and by traceback where there are
             any. Not raised over another error.
+        MemoryCorruptionError: The pool is in debug mode, and found damage.
 
     Counts blocks by tag, size and traceback, so one that was allocated before and is
     freed inside hides a new one of the same. What only cycles hold is collected first.
@@ -79,10 +80,12 @@ def leak_check(pool: Pool | None = None, *, depth: int = 0) -> Iterator[None]:
 def leaked_since(pool: Pool, before: Counter[BlockKind]) -> Counter[BlockKind]:
     """Return how many blocks of each kind are live now and were not.
 
-    What only cycles hold is collected first.
+    What only cycles hold is collected first. A pool in debug mode is checked as well.
     """
     if live_blocks(pool) - before:
         gc.collect()
+    if pool.is_debugging:
+        pool.check()
     return live_blocks(pool) - before
 
 

@@ -36,6 +36,9 @@ def keep_stacks(depth: int = 1) -> Iterator[None]:
 def debug(depth: int = 1) -> Iterator[None]:
     """Keep stacks, and warn of each ``Memory`` that is dropped without ``free()``.
 
+    It is what of debug mode any pool can do, for a while. ``Pool(debug=True)`` has it
+    at all times, and guard bytes, which a block has from its allocation on or never.
+
     The ``ResourceWarning`` names the line that allocated. Memory of which arrays or
     memoryviews were made is left out: they are what holds it.
 

@@ -56,7 +56,7 @@ cdef class HotPool:
     @cython.final
     cdef int take_back(self, Block* block) except -1
     @cython.final
-    cdef int take_back_dropped(self, Block* block) except -1
+    cdef void take_back_dropped(self, Block* block) noexcept
     @cython.final
     cdef int tell_watch(self, Block* block, bint is_dropped) except -1
     @cython.final

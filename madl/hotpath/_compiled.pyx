@@ -11,6 +11,7 @@ lock, and where C code allocates without holding it.
 import threading
 
 from cpython.buffer cimport PyBuffer_FillInfo, PyObject_GetBuffer
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uintptr_t
@@ -647,13 +648,18 @@ cdef class HotPool:
         return 0
 
     @cython.final
-    cdef int take_back_dropped(self, Block* block) except -1:
-        """Do so for a watched block that nobody freed."""
+    cdef void take_back_dropped(self, Block* block) noexcept:
+        """Do so for a watched block that nobody freed.
+
+        What is raised goes to ``sys.unraisablehook`` from here: a handle that ends has
+        more to give back.
+        """
         try:
             self.tell_watch(block, True)
-        finally:
-            self.put_back(block)
-        return 0
+        except BaseException as error:
+            PyErr_SetObject(type(error), error)
+            PyErr_WriteUnraisable(Memory)
+        self.put_back(block)
 
     @cython.final
     cdef int tell_watch(self, Block* block, bint is_dropped) except -1:

@@ -284,12 +284,19 @@ def native_functions(HotPool pool):
     From now on the pool is guarded, and it lives as long as the process.
 
     Raises:
-        MissingCapabilityError: The CPU cannot reach the device's memory.
+        MissingCapabilityError: The CPU cannot reach the device's memory, or the pool is
+            in debug mode: its guards are written by Python.
     """
     cdef Context* context
     if not pool.capabilities & Capability.HOST_ACCESS:
         raise MissingCapabilityError(
             pool.device, "host access, which C functions need", "a pool of device 'cpu'"
+        )
+    if getattr(pool, "is_debugging", False):
+        raise MissingCapabilityError(
+            pool.device,
+            "guard bytes around what C functions allocate",
+            "pass a pool of its own, made with debug=False",
         )
     context = <Context*>c_calloc(1, sizeof(Context))
     if context is NULL:

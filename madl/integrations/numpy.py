@@ -86,8 +86,8 @@ def route(threshold: int | str = "1 MiB", pool: Pool | None = None) -> Route:
         A context manager, which returns the pool, with ``install`` and ``uninstall``.
 
     Raises:
-        MissingCapabilityError: This madl is pure Python, or the CPU cannot reach the
-            pool's memory.
+        MissingCapabilityError: This madl is pure Python, the CPU cannot reach the
+            pool's memory, or the pool is in debug mode.
     """
     nbytes = parse_nbytes(threshold, name="threshold")
     if nbytes == 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from madl.backends._opencl_errors import translated
 from madl.backends.opencl import OpenclBackend
 from madl.hotpath import BLOCK_GRANULARITY, Memory
-from madl.location import locate
+from madl.location import locate, reserved_place
 from madl.pool import Pool
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class PoolAllocator:
             return None
         memory = self.pool.allocate(nbytes, **self._options)
         placed: Any = memory._place()  # there is an arena, as there are bytes
-        native = self._view(placed[0].reservation, placed[1], nbytes)
+        native = self._view(*reserved_place(placed[0], placed[1]), nbytes)
         # The attribute ends with the object, and the block with the attribute: no
         # callback, no finalizer of ours, whoever drops the last reference.
         native.madl_memory = memory

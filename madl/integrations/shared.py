@@ -12,7 +12,7 @@ from madl.backends.protocol import Capability, Reservation, ShareBackend
 from madl.backends.shared import SharedBackend
 from madl.errors import AttachError, MissingCapabilityError
 from madl.hotpath import Memory
-from madl.location import Slice, locate, reservation_of
+from madl.location import Slice, locate, reserved_place
 from madl.pool import Pool
 
 
@@ -47,7 +47,7 @@ class Token:
                 before it arrived.
         """
         # The pool is closed at once: what is freed is unmapped then, not kept.
-        with Pool(_Attachment(self._shared, self._offset)) as pool:
+        with Pool(_Attachment(self._shared, self._offset), debug=False) as pool:
             try:
                 return pool.allocate(self.nbytes)
             except AttachError as error:  # it names what the block takes
@@ -93,8 +93,8 @@ def share(memory: Memory) -> Token:
     if arena is None:
         return Token(None, 0, 0, os.getpid())
     backend = cast("ShareBackend", memory._pool._backend.inner)
-    shared = backend.share(reservation_of(arena))
-    return Token(shared, offset, memory.nbytes, os.getpid())
+    reservation, start = reserved_place(arena, offset)
+    return Token(backend.share(reservation), start, memory.nbytes, os.getpid())
 
 
 class _Attachment(SharedBackend):

@@ -156,7 +156,7 @@ class _Walk:
 def _place(memory: Memory) -> tuple[Reservation, int]:
     arena, offset = locate(memory, "the walk")
     assert isinstance(arena, Arena)
-    return arena.reservation, offset
+    return arena.reservation, offset + arena.front_nbytes
 
 
 def _content(memory: Memory, seed: int) -> bytes:

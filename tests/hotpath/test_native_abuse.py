@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from madl import Memory, Pool
+from madl import Memory, MissingCapabilityError, Pool
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Reservation
 
@@ -179,3 +179,13 @@ def test_c_is_handed_zeros() -> None:
         c.free(c.context, address, 5000)
 
         assert set(content) == {0}
+
+
+def test_a_pool_in_debug_mode_is_refused() -> None:
+    with pytest.raises(MissingCapabilityError) as caught:
+        native.native_functions(Pool("cpu", debug=True))
+
+    assert str(caught.value) == (
+        "cpu has no guard bytes around what C functions allocate. Try: pass a pool of "
+        "its own, made with debug=False"
+    )

@@ -18,6 +18,14 @@ PRINTED = {
         "memory of 512 B was dropped without free()\n"
         "1835099244 1048576\n"
     ),
+    "docs/how-to/find-memory-corruption.md": (
+        "overrun weights 1000 1004\n"
+        "  allocated at\n"
+        "use after free batch 8\n"
+        "1 1\n"
+        "[nan nan nan]\n"
+        "0\n"
+    ),
     "docs/how-to/bound-a-jobs-memory.md": (
         "TagLimit(name='model', limit_nbytes=8388608, live_nbytes=5242880)\n"
         "True\n"

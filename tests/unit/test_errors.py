@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from madl import errors
+from madl.damage import OVERRUN, Damage
 from madl.errors import (
     AttachError,
     BackendCallError,
@@ -17,6 +18,7 @@ from madl.errors import (
     FreedMemoryError,
     LeakError,
     MadlError,
+    MemoryCorruptionError,
     MissingCapabilityError,
     NativeFailure,
     NotContiguousError,
@@ -24,9 +26,11 @@ from madl.errors import (
     OutOfMemoryReport,
     UnknownBlockError,
 )
+from madl.stacks import Line
 
 MIB = 1 << 20
 MMAP = NativeFailure("mmap", 12, "Cannot allocate memory")
+MADE, FREED = Line("train.py", 7, "step"), Line("train.py", 9, "step")
 
 EXAMPLES: list[tuple[MadlError, str]] = [
     (
@@ -59,6 +63,30 @@ EXAMPLES: list[tuple[MadlError, str]] = [
         "cpu: blocks that were not freed, by tag: weights: 3.0 MiB in 2, "
         "(no tag): 100 B in 1. Try: free each Memory, or leak_check(depth=4) to see "
         "where they come from",
+    ),
+    (
+        MemoryCorruptionError(
+            (
+                Damage(
+                    OVERRUN,
+                    *("cpu", 1000, 512, 0x1400, "weights"),
+                    *(1000, 1020, b"\1" * 16),
+                    *((MADE,), (FREED,)),
+                ),
+                Damage(OVERRUN, "sim", 8, 0, None, None, 8, 9, b"\2", (), ()),
+            )
+        ),
+        "cpu: overrun of a block of 1000 B at 0x1400 (offset 512), tag 'weights': "
+        "bytes 1000 to 1019 were written, and are "
+        "01 01 01 01 01 01 01 01 01 01 01 01 01 01 01 01...\n"
+        "  allocated at\n"
+        "    train.py:7 in step\n"
+        "  freed at\n"
+        "    train.py:9 in step\n"
+        "sim: overrun of a block of 8 B (offset 0), without a tag: byte 8 was "
+        "written, and is 02\n"
+        "Try: look at what has used these blocks since, or the ones beside them; "
+        "pool.check() in between narrows down when it was written",
     ),
     (FileFormatError("a.trace", 7, "no events"), "a.trace:7: no events"),
     (

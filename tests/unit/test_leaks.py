@@ -1,6 +1,8 @@
 """``with madl.leak_check()`` finds what stays live."""
 
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -213,6 +215,21 @@ def test_a_drop_after_debug_mode_is_no_warning(pool: Pool) -> None:
     del memory
 
     assert pool.stats().live_nbytes == 0
+
+
+def test_a_warning_that_is_an_error_keeps_no_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    pool = Pool("cpu")
+    alive = weakref.ref(pool)
+    with madl.debug():
+        pool.allocate(8)  # the suite lets every warning be an error
+
+    del pool
+    gc.collect()
+
+    assert alive() is None
 
 
 def test_a_warning_that_is_an_error_frees_all_the_same(

@@ -3,7 +3,7 @@
 from madl import Memory
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
-from madl.location import locate, reservation_of
+from madl.location import locate, reserved_place
 from tests.backends.cuda.emulator import Emulator
 
 MIB = 1 << 20
@@ -33,4 +33,4 @@ def place(memory: Memory) -> tuple[Reservation, int, int]:
     """Return where a memory lies, and its bytes."""
     arena, offset = locate(memory, "a test")
     assert arena is not None
-    return reservation_of(arena), offset, memory.nbytes
+    return *reserved_place(arena, offset), memory.nbytes

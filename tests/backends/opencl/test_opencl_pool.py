@@ -49,7 +49,9 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("memory", ["buffer", "fine", "coarse"])
-@pytest.mark.parametrize("options", [{}, {"limit": 64 * MIB}, {"pooling": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"limit": 64 * MIB}, {"pooling": False}, {"debug": True}]
+)
 def test_every_byte_of_a_long_use_is_where_it_was_put(
     memory: str, options: dict[str, int], seed: int
 ) -> None:
