@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -198,6 +199,22 @@ def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> Non
     assert [len(a.stack) for a in allocations] == [2, 2, 2]
     assert allocations[0].stack == allocations[1].stack != allocations[2].stack
     assert len(trace.stacks) == 3, "none, and one for each line that allocates"
+
+
+def test_a_frame_between_two_lines_has_that_of_its_function(
+    pool: Pool, path: Path
+) -> None:
+    """As one that a signal handler came into."""
+    # Code without a table of lines is in between all the time.
+    code = (lambda: pool.allocate(100)).__code__.replace(co_linetable=b"")
+    closure = (lambda: pool).__closure__
+
+    with madl.record(path, stacks=1):
+        FunctionType(code, {}, None, None, closure)()
+
+    allocate, _ = events(path)
+    assert isinstance(allocate, Allocate)
+    assert [line.number for line in allocate.stack] == [code.co_firstlineno]
 
 
 def test_stacks_are_captured_once_for_all_that_want_them(
