@@ -230,3 +230,4 @@ class Pool(StreamPool):
             CorruptedPoolError: With what was found and what was expected.
         """
         self._locked(lambda: accounting.check(self, self._growth))
+        accounting.check_sums(self, self._locked)
