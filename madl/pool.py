@@ -143,7 +143,8 @@ class Pool(StreamPool):
 
         Args:
             callback: Called with the bytes that are needed, with no lock held. It
-                frees what it can spare; what it returns is ignored. An exception
+                frees what it can spare; what it returns is ignored. It is called
+                again when that was enough, and another thread took it. An exception
                 that it raises becomes the context of the OutOfMemoryError. If it
                 holds memory of this pool, the pool stays until it is removed.
             priority: Reclaimers run in rising order.
