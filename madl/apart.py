@@ -49,16 +49,17 @@ class Apart:
             look_ahead=1,
             is_apart=True,
         )
-        self.arenas.append(arena)
-        backend.claim(arena.reservation)
         offset = arena.align(0, alignment)
         try:
             if not arena.is_segment:
                 arena.commit(*arena.pages_under(offset, nbytes))
         except BaseException:
+            self.arenas.append(arena)
             self.release(arena)
             raise
         arena.blocks.take(offset, nbytes)
+        self.arenas.append(arena)  # last: what is empty may be released at any time
+        backend.claim(arena.reservation)
         return arena, offset
 
     def release(self, arena: Arena) -> None:

@@ -6,6 +6,7 @@ import threading
 import weakref
 
 from madl.backends.counted import CountedBackend
+from madl.hotpath.counting import while_counting
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64
@@ -113,7 +114,8 @@ class TagBudget:
 class Budget:
     """Committed bytes of all arenas of a pool, under its limit and its device's.
 
-    Kept by the arenas as they commit and decommit, so that nobody has to add up.
+    Kept by the arenas as they commit and decommit, so that nobody has to add up. The
+    pool's lock is held, or another thread places a block apart from all else.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Budget:
             for limit in (self.limit_nbytes, self.device.limit_nbytes)
         )
 
+    @while_counting
     def claim(self, nbytes: int) -> bool:
         """Count bytes that are about to be committed, unless that passes a limit."""
         # First: what comes in between, such as a finalizer, may allocate as well.
@@ -162,11 +165,13 @@ class Budget:
             return False
         return True
 
+    @while_counting
     def give_back(self, nbytes: int) -> None:
         """Undo a claim."""
         self._claimed_nbytes -= nbytes
         self.device.give_back(self, nbytes)
 
+    @while_counting
     def commit(self, nbytes: int) -> None:
         """Note that bytes have been taken from the device, which were claimed."""
         self._claimed_nbytes -= nbytes
@@ -175,6 +180,7 @@ class Budget:
         if self.committed_nbytes > self.high_water_nbytes:
             self.high_water_nbytes = self.committed_nbytes
 
+    @while_counting
     def decommit(self, nbytes: int) -> None:
         """Note that bytes have been given back to the device."""
         self.committed_nbytes -= nbytes

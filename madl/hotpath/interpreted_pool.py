@@ -168,7 +168,7 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
         capacity = align_up(nbytes, BLOCK_GRANULARITY)
         if nbytes > self._most_nbytes:
             return self._place_slowly(nbytes, capacity, 0)
-        if nbytes <= 0 or self._lock_holder == threading.get_ident():
+        if nbytes <= 0 or (self._lock.locked() and self._must_not_wait()):
             if nbytes == 0:
                 return Block(None, 0, 0, NOWHERE)
             return self._place_apart(nbytes)
@@ -220,7 +220,7 @@ class HotPool(LostBlocks, Unbinning, Accounted, PoolDuties):
 
     def _drop_unused_bins(self) -> None:
         """Forget the sizes that no block has any more."""
-        used = {block.capacity for block in self._placed}
+        used = {block.capacity for block in list(self._placed)}
         self._bins = {size: home for size, home in self._bins.items() if size in used}
         self._bins_by_request.clear()
         self._most_bins = max(MOST_SIZES_REMEMBERED, 2 * len(self._bins))
