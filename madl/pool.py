@@ -5,7 +5,6 @@ committed and given back in ``growth``. Here is what people see of it besides.
 """
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -15,6 +14,7 @@ from madl import accounting, forking
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
+from madl.ending import is_ending
 from madl.errors import MadlError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
@@ -102,6 +102,7 @@ class Pool(StreamPool):
         )
         super().__init__(counted, options)
         forking.protect(self)
+        is_ending.trim_at_end(self)
 
     @property
     def limit_nbytes(self) -> int | None:
@@ -124,12 +125,12 @@ class Pool(StreamPool):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = is_ending) -> None:
         # An argument, because this module's names may be gone at interpreter exit.
         # In a cycle that is collected, handles and views may still be in use by other
         # finalizers, so what is live goes back with the last of them. At interpreter
         # exit the device may be gone, and the operating system takes the memory back.
-        if hasattr(self, "_tags") and not is_finalizing():
+        if hasattr(self, "_tags") and not is_ending():
             with contextlib.suppress(MadlError):  # a device that fails has it then
                 self.close()
 
