@@ -13,6 +13,7 @@ import madl
 import madl.stacks
 from madl import Capability, Pool
 from madl.diagnostics import Allocate, Event, Free, Marker, open_trace
+from madl.diagnostics.journal_writer import JournalWriter
 from madl.testing.fakes import FakeBackend
 from tests.disk import no_file_larger_than
 
@@ -181,6 +182,15 @@ def test_a_tag_that_a_trace_cannot_carry_is_cut(pool: Pool, path: Path) -> None:
         pool.allocate(8, tag=20_000 * "x").free()
 
     assert open_trace(path).tags == (None, 16_384 * "x")
+
+
+def test_a_tag_that_comes_as_the_recording_ends_disturbs_nobody(path: Path) -> None:
+    writer = JournalWriter(path, {"name": "mine"})
+    writer.close()
+
+    writer.define_tag(1, "late")
+
+    writer.remove()
 
 
 def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> None:
