@@ -137,6 +137,8 @@ def test_a_view_in_a_child_keeps_the_block() -> None:
 
 
 def test_default_pools_work_in_a_child_whoever_was_making_one() -> None:
+    # Python's own locks of imports are never free in a child again.
+    madl.default_pool("sim").close()
     stop = threading.Event()
 
     def make() -> None:
