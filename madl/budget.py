@@ -16,7 +16,9 @@ class DeviceBudget:
     """Committed bytes of all pools of a device, under one limit.
 
     Pools have locks of their own, so what they have in common has one too. It is held
-    for some arithmetic only, and reentrant: a finalizer may come in between.
+    for some arithmetic only, and reentrant: a finalizer may come in between. Whoever
+    calls something meanwhile has the lock of a pool: what a signal handler allocates
+    there waits for no other one.
     """
 
     def __init__(self) -> None:
@@ -24,25 +26,22 @@ class DeviceBudget:
         self.soft = SoftLimit()
         # By pool, so that one whose call was interrupted can put its part right.
         self._drawn: dict[object, int] = {}
-        self._tags: weakref.WeakValueDictionary[str, TagBudget] = (
-            weakref.WeakValueDictionary()
-        )
+        self._tags: dict[str, TagBudget] = {}
         self._lock = threading.RLock()
         _all.add(self)
 
     def tag(self, name: str) -> "TagBudget":
         """Return what all pools have of a tag, and of the tags below it."""
-        with self._lock:
-            budget = self._tags.get(name)
-            if budget is None:
-                budget = self._tags[name] = TagBudget(name)
-            return budget
+        budget = self._tags.get(name)
+        if budget is None:
+            # Atomic: of two threads both get what the first one put there.
+            budget = self._tags.setdefault(name, TagBudget(name))
+        return budget
 
     @property
     def committed_nbytes(self) -> int:
         """Bytes that all pools have committed, or are about to."""
-        with self._lock:
-            return sum(self._drawn.values())
+        return sum(list(self._drawn.values()))  # a copy is made in one step
 
     @property
     def room_nbytes(self) -> int | None:
@@ -79,10 +78,11 @@ class DeviceBudget:
         self, limit_nbytes: int | None, soft_limit_nbytes: int | None
     ) -> None:
         """Bound what is committed from now on."""
+        soft = SoftLimit(soft_limit_nbytes)
         with self._lock:
             self.limit_nbytes = limit_nbytes
-            self.soft = SoftLimit(soft_limit_nbytes)
-            self.soft.look(self.committed_nbytes)
+            self.soft = soft
+        soft.look(self.committed_nbytes)
 
     def forget_lock(self) -> None:
         """Make the lock anew, in a child: whoever held it is gone."""

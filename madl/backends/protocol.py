@@ -69,8 +69,8 @@ class Backend(Protocol):
     """Memory of one device, in large pieces.
 
     A pool calls with a lock held; only what a finalizer or signal handler allocates in
-    the middle of a call is reserved and committed beside that. No implementation calls
-    back into madl. A failed call raises and changes nothing. ``madl.testing`` has tests.
+    the middle of a call is reserved and committed beside that. None calls back into
+    madl. A failed call raises and changes nothing. ``madl.testing`` has the tests.
     """
 
     @property
