@@ -75,9 +75,7 @@ def check(pool: HotPool, growth: Growth) -> None:
         _check_tiling(arena, snapshot_of(arena, states))
 
 
-def check_sums(
-    pool: HotPool, locked: Callable[[Callable[[], _Seen]], _Seen]
-) -> None:
+def check_sums(pool: HotPool, locked: Callable[[Callable[[], _Seen]], _Seen]) -> None:
     """Compare what is counted with what is there; ``locked`` calls with the lock held.
 
     Bins serve other threads without the lock, so a difference counts only when it is
