@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -169,7 +169,9 @@ def test_tags_of_many_threads_add_up() -> None:
 
 
 @pytest.mark.parametrize("to", ["host", "file"])
-def test_threads_find_room_for_what_they_restore(to: str) -> None:
+def test_threads_find_room_for_what_they_restore(
+    to: Literal["host", "file"],
+) -> None:
     """There is as much as all of them use at once, if the rest is spilled."""
     threads, nbytes = 4, 1 << 17
     pool = Pool("cpu", limit=threads * nbytes)
