@@ -90,6 +90,24 @@ def fuzz_atheris(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Use pools in every way at once for ten minutes; the process may take no more.
+
+    ``MADL_SOAK_S`` changes how long. Then, at length, the stress tests of threads and
+    of forks.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"))
+    seconds = os.environ.get("MADL_SOAK_S", "600")
+    session.run("python", "-P", "tests/soak.py", seconds, *session.posargs)
+    session.run(
+        "pytest",
+        *(f"tests/integration/test_{name}.py" for name in ("thread_stress", "fork")),
+        env={"MADL_STRESS_S": "10", "MADL_FORKS": "200"},
+    )
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Compile madl, measure it beside its peers, and write build/bench/latest.*.
 

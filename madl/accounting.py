@@ -1,7 +1,7 @@
 """A pool's figures, where its blocks lie, and whether all of it adds up."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from madl.arena import Arena
 from madl.errors import CorruptedPoolError
@@ -12,6 +12,7 @@ from madl.stats import PoolStats
 from madl.watch import TagUsage
 
 _MOST_LOOKS = 20
+_Seen = tuple[tuple[int, int, int], list[BlockState]]
 
 
 def collect_stats(
@@ -61,7 +62,7 @@ def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
 
 
 def check(pool: HotPool, growth: Growth) -> None:
-    """Verify every invariant of a pool; its lock is held.
+    """Verify what a pool's lock protects; it is held.
 
     Raises:
         CorruptedPoolError: With what was found and what was expected.
@@ -72,28 +73,32 @@ def check(pool: HotPool, growth: Growth) -> None:
     for arena in arenas:
         arena.blocks.check()
         _check_tiling(arena, snapshot_of(arena, states))
-    _check_sums(pool)
 
 
-def _check_sums(pool: HotPool) -> None:
-    """Compare what is counted with what is there.
+def check_sums(pool: HotPool, locked: Callable[[Callable[[], _Seen]], _Seen]) -> None:
+    """Compare what is counted with what is there; ``locked`` calls with the lock held.
 
     Bins serve other threads without the lock, so a difference counts only when it is
-    there again and again, though nothing is allocated or freed.
+    there again and again, though nothing is allocated or freed. In between nobody has
+    the lock: who is in the middle of a free may be in a finalizer that waits for it.
+
+    Raises:
+        CorruptedPoolError: With what is counted and what is there.
     """
+    seen: set[tuple[int, int, int]] = set()
     for attempt in range(_MOST_LOOKS):
         if attempt:
-            time.sleep(attempt / 10_000)  # lets a thread that is in between finish
-        before = _counters(pool)
-        states = pool._all_states()
+            time.sleep(attempt / 1000)  # lets a thread that is in between finish
+        counted, states = locked(lambda: (_counters(pool), pool._all_states()))
         sums = (
             sum(state.capacity for state in states if not state.is_live),
             sum(state.nbytes for state in states if state.is_live),
         )
-        if sums == before[:2]:
+        if sums == counted[:2]:
             return
-    if before == _counters(pool):
-        raise CorruptedPoolError("bytes in bins, and live", before[:2], sums)
+        seen.add(counted)
+    if seen == {_counters(pool)}:
+        raise CorruptedPoolError("bytes in bins, and live", counted[:2], sums)
 
 
 def _counters(pool: HotPool) -> tuple[int, int, int]:

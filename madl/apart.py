@@ -50,9 +50,11 @@ class Apart:
             if not arena.is_segment:
                 arena.commit(*arena.pages_under(offset, nbytes))
         except BaseException:
+            self._keep(arena)
             self.release(arena)
             raise
         arena.blocks.take(offset, nbytes)
+        self._keep(arena)
         return arena, offset
 
     def place_at_end(self, nbytes: int, alignment: int) -> tuple[Arena, int, int]:
@@ -81,13 +83,15 @@ class Apart:
             first, stop = arena.pages_under(offset, end - offset)
             arena.commit(first, stop)
         except BaseException:
+            self._keep(arena)
             self.release(arena)
             raise
         arena.blocks.take(offset, end - offset)
+        self._keep(arena)
         return arena, offset, end - offset
 
     def _open(self, nbytes: int) -> Arena:
-        arena = Arena(
+        return Arena(
             self._backend,
             nbytes,
             self._budget,
@@ -96,9 +100,11 @@ class Apart:
             is_apart=True,
             front_nbytes=self._front_nbytes,
         )
+
+    def _keep(self, arena: Arena) -> None:
+        """Count an arena; not before its block is there: empty ones may be released."""
         self.arenas.append(arena)
         self._backend.claim(arena.reservation)
-        return arena
 
     def release(self, arena: Arena) -> None:
         """Give the reservation of a block back."""

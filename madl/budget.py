@@ -6,6 +6,7 @@ import threading
 import weakref
 
 from madl.backends.counted import CountedBackend
+from madl.hotpath.counting import while_counting
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64
@@ -15,7 +16,9 @@ class DeviceBudget:
     """Committed bytes of all pools of a device, under one limit.
 
     Pools have locks of their own, so what they have in common has one too. It is held
-    for some arithmetic only, and reentrant: a finalizer may come in between.
+    for some arithmetic only, and reentrant: a finalizer may come in between. Whoever
+    calls something meanwhile has the lock of a pool: what a signal handler allocates
+    there waits for no other one.
     """
 
     def __init__(self) -> None:
@@ -23,25 +26,22 @@ class DeviceBudget:
         self.soft = SoftLimit()
         # By pool, so that one whose call was interrupted can put its part right.
         self._drawn: dict[object, int] = {}
-        self._tags: weakref.WeakValueDictionary[str, TagBudget] = (
-            weakref.WeakValueDictionary()
-        )
+        self._tags: dict[str, TagBudget] = {}
         self._lock = threading.RLock()
         _all.add(self)
 
     def tag(self, name: str) -> "TagBudget":
         """Return what all pools have of a tag, and of the tags below it."""
-        with self._lock:
-            budget = self._tags.get(name)
-            if budget is None:
-                budget = self._tags[name] = TagBudget(name)
-            return budget
+        budget = self._tags.get(name)
+        if budget is None:
+            # Atomic: of two threads both get what the first one put there.
+            budget = self._tags.setdefault(name, TagBudget(name))
+        return budget
 
     @property
     def committed_nbytes(self) -> int:
         """Bytes that all pools have committed, or are about to."""
-        with self._lock:
-            return sum(self._drawn.values())
+        return sum(list(self._drawn.values()))  # a copy is made in one step
 
     @property
     def room_nbytes(self) -> int | None:
@@ -78,10 +78,11 @@ class DeviceBudget:
         self, limit_nbytes: int | None, soft_limit_nbytes: int | None
     ) -> None:
         """Bound what is committed from now on."""
+        soft = SoftLimit(soft_limit_nbytes)
         with self._lock:
             self.limit_nbytes = limit_nbytes
-            self.soft = SoftLimit(soft_limit_nbytes)
-            self.soft.look(self.committed_nbytes)
+            self.soft = soft
+        soft.look(self.committed_nbytes)
 
     def forget_lock(self) -> None:
         """Make the lock anew, in a child: whoever held it is gone."""
@@ -113,7 +114,8 @@ class TagBudget:
 class Budget:
     """Committed bytes of all arenas of a pool, under its limit and its device's.
 
-    Kept by the arenas as they commit and decommit, so that nobody has to add up.
+    Kept by the arenas as they commit and decommit, so that nobody has to add up. The
+    pool's lock is held, or another thread places a block apart from all else.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Budget:
             for limit in (self.limit_nbytes, self.device.limit_nbytes)
         )
 
+    @while_counting
     def claim(self, nbytes: int) -> bool:
         """Count bytes that are about to be committed, unless that passes a limit."""
         # First: what comes in between, such as a finalizer, may allocate as well.
@@ -162,11 +165,13 @@ class Budget:
             return False
         return True
 
+    @while_counting
     def give_back(self, nbytes: int) -> None:
         """Undo a claim."""
         self._claimed_nbytes -= nbytes
         self.device.give_back(self, nbytes)
 
+    @while_counting
     def commit(self, nbytes: int) -> None:
         """Note that bytes have been taken from the device, which were claimed."""
         self._claimed_nbytes -= nbytes
@@ -175,6 +180,7 @@ class Budget:
         if self.committed_nbytes > self.high_water_nbytes:
             self.high_water_nbytes = self.committed_nbytes
 
+    @while_counting
     def decommit(self, nbytes: int) -> None:
         """Note that bytes have been given back to the device."""
         self.committed_nbytes -= nbytes

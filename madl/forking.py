@@ -28,6 +28,12 @@ def all_pools() -> list[HotPool]:
             continue
 
 
+def is_in_a_pool() -> bool:
+    """Return whether this thread is in the middle of a call of some pool."""
+    ident = threading.get_ident()
+    return any(pool._lock_holder == ident for pool in all_pools())
+
+
 def _before() -> None:
     _turn.acquire()
     held: list[HotPool] = []

@@ -8,13 +8,13 @@ when the device is seen to be done with them.
 
 import contextlib
 import functools
-import sys
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
+from madl.ending import is_ending
 from madl.errors import BackendCallError, MadlError, MissingCapabilityError
 from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
@@ -153,11 +153,11 @@ class StreamPool(OrderedPool):
 
     def _freed_after_close(
         self,
-        is_finalizing: Callable[[], bool] = sys.is_finalizing,  # sys is gone at exit
+        is_ending: Callable[[], bool] = is_ending,  # this module is gone at exit
     ) -> None:
         # At least once: what was freed may have been taken back already, by a miss
         # that came just before the pool was closed and gives nothing to the device.
-        while not is_finalizing():
+        while not is_ending():
             if not self._release_if_unlocked():
                 return  # whoever holds the lock comes here on its way out
             if not any(lane._has_returned() for lane in self._family()):

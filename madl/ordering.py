@@ -46,10 +46,6 @@ class StreamOrder:
     def follow(self, other: "StreamOrder") -> None:
         """Let this stream's later work wait for what the other has queued."""
 
-    def is_capturing(self) -> bool:
-        """Return whether what is queued goes into a graph, for later."""
-        return False
-
     def refuse_in_capture(self, action: str) -> None:
         """Raise while that is so."""
 

@@ -5,7 +5,6 @@ committed and given back in ``growth``. Here is what people see of it besides.
 """
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -17,6 +16,7 @@ from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
 from madl.debug_options import Debug, debug_wanted
 from madl.debugging import debugging
+from madl.ending import is_ending
 from madl.errors import BackendError, OutOfMemoryError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
@@ -128,6 +128,7 @@ class Pool(StreamPool):
         )
         super().__init__(counted, options)
         forking.protect(self)
+        is_ending.trim_at_end(self)
 
     @property
     def limit_nbytes(self) -> int | None:
@@ -160,12 +161,12 @@ class Pool(StreamPool):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = is_ending) -> None:
         # An argument, because this module's names may be gone at interpreter exit.
         # In a cycle that is collected, handles and views may still be in use by other
         # finalizers, so what is live goes back with the last of them. At interpreter
         # exit the device may be gone, and the operating system takes the memory back.
-        if hasattr(self, "_tags") and not is_finalizing():
+        if hasattr(self, "_tags") and not is_ending():
             # A device that fails has it then.
             with contextlib.suppress(BackendError, OutOfMemoryError):
                 self.close()
@@ -180,7 +181,8 @@ class Pool(StreamPool):
 
         Args:
             callback: Called with the bytes that are needed, with no lock held. It
-                frees what it can spare; what it returns is ignored. An exception
+                frees what it can spare; what it returns is ignored. It is called
+                again when that was enough, and another thread took it. An exception
                 that it raises becomes the context of the OutOfMemoryError. If it
                 holds memory of this pool, the pool stays until it is removed.
             priority: Reclaimers run in rising order.
@@ -271,6 +273,7 @@ class Pool(StreamPool):
             MemoryCorruptionError: In debug mode, with what was written outside a block.
         """
         self._locked(self._check_now)
+        accounting.check_sums(self, self._locked)
         self._tell_damage()
 
     def _check_now(self) -> None:

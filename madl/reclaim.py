@@ -12,6 +12,13 @@ from madl.shortage import Request
 
 _Found = TypeVar("_Found")
 
+MOST_TURNS = 100
+"""How often one step is taken for one request, while others take what it gives."""
+
+
+class Freed(int):
+    """Bytes that a reclaimer knows it has freed, whoever has taken them since."""
+
 
 class Reclaimer(NamedTuple):
     """A function that a pool asks to give memory up."""
@@ -25,14 +32,18 @@ class Step(NamedTuple):
 
     name: str
     call: Callable[[], object]
+    most_turns: int = MOST_TURNS
 
-    def run(self) -> BaseException | None:
-        """Take the step; return the error that it raised."""
+    def run(self) -> BaseException | int:
+        """Take the step; return the error that it raised, or bytes that it freed.
+
+        The latter as far as it knows: what most return has no meaning here.
+        """
         try:
-            self.call()
+            freed = self.call()
         except Exception as error:  # the user's; it becomes the context of ours
             return error
-        return None
+        return freed if isinstance(freed, Freed) else 0
 
 
 class Reclaimers:
@@ -68,12 +79,13 @@ class Reclaimers:
             yield Step(
                 f"reclaimer {name}", functools.partial(self._run, callback, nbytes)
             )
-        yield Step("garbage collection", gc.collect)
+        # Once: a second collection finds little, and takes as long as the first.
+        yield Step("garbage collection", gc.collect, most_turns=1)
 
-    def _run(self, callback: Callable[[int], object], nbytes: int) -> None:
+    def _run(self, callback: Callable[[int], object], nbytes: int) -> object:
         self._running.add(threading.get_ident())
         try:
-            callback(nbytes)
+            return callback(nbytes)
         finally:
             self._running.discard(threading.get_ident())
 
@@ -96,9 +108,13 @@ def reclaim(
 ) -> _Found:
     """Take one step after the other until an attempt succeeds, or raise.
 
+    A step that gave what the request needs, and yet the attempt fails, is taken again:
+    it is in pieces, or another thread was quicker. That thread got on, so that all of
+    them do in the end; a step has ``most_turns``, for one that is never the quickest.
+
     Args:
         pool: Whose request it is. What a step gave back is the most by which one of the
-            figures that it holds fell.
+            figures that it holds fell, or what the step knows itself.
         request: What has failed once.
         steps: What to try, in order.
         attempt: Places the request or raises.
@@ -106,17 +122,24 @@ def reclaim(
     cause: BaseException | None = None
     try:
         for step in steps:
-            before = pool._held()
-            cause = step.run() or cause
-            gained = max(map(operator.sub, before, pool._held()))
-            tried = (*request.tried, (step.name, max(gained, 0)))
-            request = request._replace(tried=tried)
-            try:
-                return attempt()
-            except OutOfMemoryError as error:
-                request = request._replace(
-                    native=error.report.native, tag_limit=error.report.tag_limit
-                )
+            given = 0
+            for _ in range(step.most_turns):
+                before = pool._held()
+                result = step.run()
+                fallen = map(operator.sub, before, pool._held())
+                if isinstance(result, BaseException):
+                    cause, result = result, 0
+                gained = max(*fallen, result)
+                given += gained
+                try:
+                    return attempt()
+                except OutOfMemoryError as error:
+                    request = request._replace(
+                        native=error.report.native, tag_limit=error.report.tag_limit
+                    )
+                if gained < request.capacity:
+                    break
+            request = request._replace(tried=(*request.tried, (step.name, given)))
         raise_after(cause, pool._out_of_memory(request))
     finally:
         del cause  # as in raise_after

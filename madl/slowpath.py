@@ -15,6 +15,7 @@ from madl.arena import Arena
 from madl.backends.counted import CountedBackend
 from madl.errors import MadlError, OutOfMemoryError
 from madl.explain import explain, look_inside
+from madl.forking import is_in_a_pool
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
 from madl.options import (
@@ -125,6 +126,15 @@ class SlowPool(TaggedPool):
     def _tell_damage(self) -> None:
         """In debug mode, raise what was found and nobody was told of yet."""
 
+    def _must_not_wait(self) -> bool:
+        """Return whether waiting for the lock, which is taken, may be for ever.
+
+        A finalizer or signal handler may come while this thread has the lock of another
+        pool, and whoever has ours may be waiting for that one, in the same way. All who
+        do so look first, so of those in a circle one sees that the lock is taken.
+        """
+        return self._lock_holder == threading.get_ident() or is_in_a_pool()
+
     def _allocate_with(
         self,
         nbytes: int | str,
@@ -189,7 +199,7 @@ class SlowPool(TaggedPool):
         if capacity > LARGEST_CAPACITY_NBYTES:
             parse_nbytes(nbytes)
             raise self._out_of_memory(Request(nbytes, capacity))
-        if self._lock_holder == threading.get_ident():
+        if self._lock.locked() and self._must_not_wait():
             return self._place_apart(nbytes, alignment)
         request = Request(nbytes, capacity)
         if self._growth.budget.is_below(capacity):
@@ -272,7 +282,7 @@ class SlowPool(TaggedPool):
         if self._lock_holder == threading.get_ident():
             # A signal handler that lets this pass will have interrupted what it is in.
             self._was_interrupted = True
-        else:
+        elif not (self._lock.locked() and self._must_not_wait()):
             inside = self._locked(
                 lambda: look_inside(self._head, self._growth, request.capacity)
             )

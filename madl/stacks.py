@@ -85,7 +85,9 @@ def capture(least: int = 0) -> Stack:
     frame = caller()
     while frame is not None and len(lines) < most:
         code = frame.f_code
-        lines.append(Line(code.co_filename, frame.f_lineno, code.co_name))
+        # A signal may come between two lines, where a frame has no number.
+        number = frame.f_lineno or code.co_firstlineno
+        lines.append(Line(code.co_filename, number, code.co_name))
         frame = frame.f_back
     stack = tuple(lines)
     kept = _kept.get(stack)

@@ -40,22 +40,34 @@ class CountedBackend:
         )
         self._viewing = cast("ViewBackend", backend) if Capability.VIEW in can else None
         self.calls = 0
-        self._unclaimed: list[Reservation] = []
+        # By call: another one may come in the middle of it, or from another thread.
+        self._unclaimed: dict[int, list[Reservation]] = {}
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take memory, or addresses, from the device; ``claim`` it once it is kept."""
         self.calls += 1
-        # In one call, so that a signal handler cannot raise before it is noted.
-        self._unclaimed.extend(map(self.inner.reserve, (nbytes,)))
-        return self._unclaimed[-1]
+        made: list[Reservation] = []
+        self._unclaimed[id(made)] = made
+        try:
+            # In one call, so that a signal handler cannot raise before it is noted.
+            made.extend(map(self.inner.reserve, (nbytes,)))
+        except BaseException:
+            if not made:
+                self._unclaimed.pop(id(made), None)
+            raise
+        return made[0]
 
     def claim(self, reservation: Reservation) -> None:
         """Say that somebody keeps a reservation, and will release it."""
-        self._unclaimed = [one for one in self._unclaimed if one is not reservation]
+        for call, made in list(self._unclaimed.items()):
+            if made and made[0] is reservation:
+                self._unclaimed.pop(call, None)
 
     def release_unclaimed(self) -> None:
         """Give back what was reserved and, for an interruption, nobody keeps."""
-        for reservation in list(self._unclaimed):
+        for reservation in [
+            one for made in list(self._unclaimed.values()) for one in made
+        ]:
             with suppress(MadlError, ValueError):  # it was released, but not noted
                 self.inner.release(reservation)
             self.claim(reservation)

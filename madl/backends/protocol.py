@@ -68,9 +68,9 @@ class MemoryInfo(NamedTuple):
 class Backend(Protocol):
     """Memory of one device, in large pieces.
 
-    A pool calls its backend with a lock held, so an implementation need not be
-    thread-safe, and must not call back into madl. A failed call raises and changes
-    nothing. ``madl.testing`` has the tests that every implementation has to pass.
+    A pool calls with a lock held; only what a finalizer or signal handler allocates in
+    the middle of a call is reserved and committed beside that. None calls back into
+    madl. A failed call raises and changes nothing. ``madl.testing`` has the tests.
     """
 
     @property

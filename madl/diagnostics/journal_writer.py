@@ -82,8 +82,13 @@ class JournalWriter:
         self.journal.put(text_records(Text.MARKER, 0, label))
 
     def define_tag(self, number: int, tag: str) -> None:
-        """Write what a tag is called from now on."""
-        self.journal.put(text_records(Text.TAG, number, _cut(tag)))
+        """Write what a tag is called from now on; after ``close()``, nothing.
+
+        An allocation may come here that has found the recording before it ended.
+        """
+        journal: Journal | None = vars(self).get("journal")
+        if journal is not None:
+            journal.put(text_records(Text.TAG, number, _cut(tag)))
 
     def close(self) -> None:
         """Write no more."""

@@ -755,7 +755,7 @@ cdef class HotPool:
         ):
             if not self.bins.shared.was_interrupted:
                 block = self.place(capacity)
-        elif self.bins.shared.lock_holder == PyThread_get_thread_ident():
+        elif self.lock.locked() and self._must_not_wait():
             block = <Block*><uintptr_t>self._place_apart(nbytes)
         else:
             with self.lock:

@@ -53,13 +53,13 @@ class Unbinning:
         """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
         self._bins_by_request.clear()
         wiped, plain = LastFrees(self, self._unbinned), LastFrees(self, self._returned)
-        for block in self._placed:
+        for block in list(self._placed):
             if not isinstance(block.home, LastFrees):
                 block.home = wiped if block.home is self._unbinned else plain
 
     def _unbin_all(self) -> None:
         """Let what is live go to no bin when it is freed, but wait to be taken back."""
-        for block in self._placed:
+        for block in list(self._placed):
             self._unbin_block(block)
 
     def _unbin_block(self, block: Block) -> None:

@@ -169,7 +169,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         if nbytes == 0:
             return Block(None, 0, 0, NOWHERE)
         block: Block | None = None
-        if nbytes < 0 or self._lock_holder == threading.get_ident():
+        if nbytes < 0 or (self._lock.locked() and self._must_not_wait()):
             block = self._place_apart(nbytes)
         elif nbytes <= self._most_nbytes:
             ident = threading.get_ident()
@@ -223,7 +223,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
 
     def _drop_unused_bins(self) -> None:
         """Forget the sizes that no block has any more."""
-        used = {block.capacity for block in self._placed}
+        used = {block.capacity for block in list(self._placed)}
         self._bins = {size: home for size, home in self._bins.items() if size in used}
         self._bins_by_request.clear()
         self._most_bins = max(MOST_SIZES_REMEMBERED, 2 * len(self._bins))

@@ -6,13 +6,14 @@ This pool grows by the driver's own functions, called from C.
 """
 
 import importlib
+import os
 from types import ModuleType
 from typing import NamedTuple, cast
 
 from madl import settings
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
-from madl.errors import MissingCapabilityError, OutOfMemoryError
+from madl.errors import ForkError, MissingCapabilityError, OutOfMemoryError
 from madl.growth import RESERVED_PER_MEMORY
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
@@ -89,6 +90,7 @@ class CudaPool:
         except BaseException:
             self._backend.release(reservation)
             raise
+        self._process = os.getpid()
         _pools[self.index] = self
 
     @staticmethod
@@ -143,7 +145,12 @@ class CudaPool:
         return str(self._native.__file__)
 
     def stats(self) -> CudaPoolStats:
-        """Return the pool's figures at this moment. Thread-safe."""
+        """Return the pool's figures at this moment. Thread-safe.
+
+        Raises:
+            ForkError: In a forked child, where C callers get no memory either.
+        """
+        self._refuse_in_child()
         return CudaPoolStats(**self._native.stats_of(self.index))
 
     def trim(self) -> int:
@@ -151,7 +158,11 @@ class CudaPool:
 
         Returns:
             Bytes given back.
+
+        Raises:
+            ForkError: In a forked child.
         """
+        self._refuse_in_child()
         given: int = self._native.trim(self.index)
         return given
 
@@ -160,10 +171,18 @@ class CudaPool:
 
         Raises:
             CorruptedPoolError: With the one that is broken.
+            ForkError: In a forked child.
         """
+        self._refuse_in_child()
         self._native.check(self.index)
 
+    def _refuse_in_child(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkError(self.device, self._process)
+
     def __repr__(self) -> str:
+        if os.getpid() != self._process:
+            return f"<madl CudaPool on {self.device}: of process {self._process}>"
         return (
             f"<madl CudaPool on {self.device}: {self.stats().live_nbytes} bytes live>"
         )

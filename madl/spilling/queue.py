@@ -8,6 +8,10 @@ from typing import Protocol
 
 from madl.errors import MadlError
 from madl.pool import Pool
+from madl.reclaim import Freed
+
+MOST_PASSES = 100
+"""How often all members are looked at for one request, while others use them."""
 
 
 class Spilling(Protocol):
@@ -34,21 +38,38 @@ class SpillQueue:
         with _lock:
             self._members.add(spillable)
 
-    def spill_oldest(self, nbytes: int) -> None:
+    def spill_oldest(self, nbytes: int) -> Freed:
         """Spill what was not used for the longest time, until so much is free."""
+        freed = 0
+        for _ in range(MOST_PASSES):
+            members = self._by_use()
+            seen = [spillable.last_used for spillable in members]
+            freed += self._spill(members, nbytes - freed)
+            # Whoever ends a use and begins another may have been in a with block each
+            # time it was looked at, though never all of them were.
+            if freed >= nbytes or seen == [one.last_used for one in members]:
+                break
+        return Freed(freed)
+
+    def _by_use(self) -> list[Spilling]:
         with _lock:
             members = list(self._members)
+        return sorted(members, key=lambda one: one.last_used)
+
+    def _spill(self, members: list[Spilling], nbytes: int) -> int:
+        freed = 0
         failure: Exception | None = None
-        for spillable in sorted(members, key=lambda one: one.last_used):
-            if nbytes <= 0:
-                return
+        for spillable in members:
+            if freed >= nbytes:
+                return freed
             try:
-                nbytes -= spillable.spill_if_unused()
+                freed += spillable.spill_if_unused()
             except (OSError, MemoryError, MadlError) as error:
                 failure = error  # another one may have its file elsewhere
         try:
             if failure is not None:
                 raise failure
+            return freed
         finally:
             del failure  # whose traceback has this frame: they would keep each other
 
@@ -57,10 +78,10 @@ class SpillQueue:
         for spillable in list(self._members):
             spillable.forget_lock()
 
-    def spill_rest(self, nbytes: int) -> None:
+    def spill_rest(self, nbytes: int) -> Freed:
         """Spill all: so much may be free by now, but not in one piece."""
         del nbytes
-        self.spill_oldest(sys.maxsize)
+        return Freed(self._spill(self._by_use(), sys.maxsize))
 
 
 _queues: "weakref.WeakKeyDictionary[Pool, dict[int, SpillQueue]]" = (

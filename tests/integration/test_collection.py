@@ -157,6 +157,41 @@ def test_memory_allocated_within_a_call_is_apart_and_counted() -> None:
     assert pool.stats().live_nbytes == 1000
 
 
+def test_threads_within_calls_of_two_pools_may_allocate_from_the_other() -> None:
+    backends = [InterruptedBackend(), InterruptedBackend()]
+    pools = [Pool(backend, page_size="16 KiB") for backend in backends]
+    both_are_inside = threading.Barrier(2, timeout=20)
+    held: list[Memory] = []
+
+    def work(here: int) -> None:
+        def interrupt() -> None:
+            backends[here].interrupt = lambda: None
+            both_are_inside.wait()
+            held.append(pools[1 - here].allocate(50_000))
+            both_are_inside.wait()
+
+        backends[here].interrupt = interrupt
+        held.append(pools[here].allocate(40_000))
+
+    threads = [
+        threading.Thread(target=work, args=(here,), daemon=True) for here in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(held) == 4
+    for pool in pools:
+        pool.check()
+    held.clear()
+    assert [pool.stats().live_nbytes for pool in pools] == [0, 0]
+    for pool in pools:
+        pool.trim()
+    assert [pool.stats().committed_nbytes for pool in pools] == [0, 0]
+
+
 def test_nothing_but_memory_is_to_be_had_within_a_call() -> None:
     backend = InterruptedBackend()
     pool = Pool(backend)

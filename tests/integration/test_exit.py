@@ -1,6 +1,7 @@
 """A program may end with memory alive: no crash, no message, exit code 0."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -167,3 +168,70 @@ def test_an_error_that_ends_a_program_is_the_only_message() -> None:
     """)
 
     assert (status, output, error) == (1, "", "as the program says\n")
+
+
+BUSY = """
+        import os, signal, sys, threading, time
+        pool = madl.Pool("cpu", page_size="64 KiB")
+        spilled = madl.Spillable(pool.allocate(100_000))
+        spilled.spill()
+        held = [pool.allocate(n * 100, tag="a") for n in range(50)]
+        views = [memory.memoryview() for memory in held]
+        def work():
+            mine = []
+            while True:
+                mine.append(pool.allocate(len(mine) * 999 + 1, tag="b"))
+                mine[-1].memoryview()[0] = 1
+                if len(mine) > 30:
+                    del mine[::2]
+                    pool.trim()
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.05)
+"""
+
+ENDS = {
+    "os._exit": ("os._exit(3)", 3, ""),
+    "sys.exit": ("sys.exit(3)", 3, ""),
+    "an error": ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+    "sys.exit in a thread": (
+        "thread = threading.Thread(target=sys.exit)\n"
+        "thread.start(); thread.join(); sys.exit(3)",
+        3,
+        "",
+    ),
+    "sys.exit in a signal handler": (
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(3))\n"
+        "signal.raise_signal(signal.SIGINT)",
+        3,
+        "",
+    ),
+}
+if sys.platform != "win32":
+    ENDS["exec"] = (
+        "os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(3)'])",
+        3,
+        "",
+    )
+    SIGNALS = {
+        "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", ""),
+        "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(9)", ""),
+        "SIGINT": (
+            "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
+            "KeyboardInterrupt\n",
+        ),
+    }
+    for name, (line, message) in SIGNALS.items():
+        ENDS[name] = (line, -getattr(signal, name), message)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_may_end_while_other_threads_are_inside_a_pool(end: str) -> None:
+    lines, expected_status, message = ENDS[end]
+    indented = "\n".join(" " * 8 + line for line in lines.splitlines())
+
+    status, output, error = run(BUSY + indented)
+
+    assert (status, output) == (expected_status, "")
+    assert error.endswith(message)
+    assert error.count("Error") + error.count("Interrupt") == bool(message), error

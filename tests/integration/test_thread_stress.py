@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -166,6 +166,34 @@ def test_tags_of_many_threads_add_up() -> None:
     usage = pool.stats().tags["x"]
     assert (usage.live_nbytes, usage.padding_nbytes) == (0, 0)
     assert usage.allocation_count == usage.free_count
+
+
+@pytest.mark.parametrize("to", ["host", "file"])
+def test_threads_find_room_for_what_they_restore(
+    to: Literal["host", "file"],
+) -> None:
+    """There is as much as all of them use at once, if the rest is spilled."""
+    threads, nbytes = 4, 1 << 17
+    pool = Pool("cpu", limit=threads * nbytes)
+    spillables = []
+    for byte in range(3 * threads):
+        memory = pool.allocate(nbytes)
+        memory.fill(byte)
+        spillables.append(madl.Spillable(memory, to=to))
+    del memory
+    crowd = Crowd()
+
+    def use(chance: random.Random) -> None:
+        byte = chance.randrange(len(spillables))
+        with spillables[byte] as memory:
+            assert memory.tobytes() == bytes([byte]) * nbytes
+
+    for _ in range(threads):
+        crowd.add(use)
+
+    crowd.run()
+
+    pool.check()
 
 
 def test_one_handle_is_freed_by_one_thread() -> None:

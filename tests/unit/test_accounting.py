@@ -1,11 +1,14 @@
 """A pool's figures and snapshots, and that a broken invariant is seen."""
 
 import json
+import threading
+import time
 
 import pytest
 
 from madl import Pool
 from madl.errors import CorruptedPoolError
+from madl.hotpath import BlockState
 from madl.snapshot import ArenaSnapshot, BlockSnapshot
 from tests.fakes import FakeBackend
 
@@ -202,3 +205,39 @@ def test_check_sees_a_place_that_belongs_to_nobody(pool: Pool) -> None:
         2048,
     )
     arena.blocks.free(2048, 512)
+
+
+def test_whoever_frees_may_wait_for_the_lock_that_check_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As does a finalizer that allocates, in the middle of a free of a tagged block."""
+    is_looking, is_freeing = threading.Event(), threading.Event()
+
+    class Looked(Pool):
+        def _all_states(self) -> list[BlockState]:
+            if is_freeing.is_set():
+                is_looking.set()
+                time.sleep(0.01)  # for the other to come to the lock
+            return super()._all_states()
+
+    class Allocating:
+        def allocated(self, *_: object) -> int:
+            return 0
+
+        def freed(self, allocation_id: int) -> None:
+            monkeypatch.setattr("madl.events.listeners", [])
+            is_freeing.set()
+            assert is_looking.wait(10)
+            watched.allocate(12_345).free()  # misses, so it takes the lock
+
+    watched = Looked(FakeBackend())
+    monkeypatch.setattr("madl.events.listeners", [Allocating()])
+    memory = watched.allocate(100, tag="a")
+    thread = threading.Thread(target=memory.free)
+    thread.start()
+    assert is_freeing.wait(10)
+
+    watched.check()
+
+    thread.join()
+    assert watched.stats().live_nbytes == 0

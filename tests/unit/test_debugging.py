@@ -27,6 +27,7 @@ from madl.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE, Damage
 from madl.debug_options import DebugOptions
 from madl.guard_bytes import FREED, FRESH, FRONT_NBYTES
 from madl.location import locate, reserved_place
+from madl.options import Zero
 from madl.testing import FakeBackend, Fault
 
 KIB = 1024
@@ -616,7 +617,7 @@ def test_guard_pages_are_not_for_explicit_huge_ones() -> None:
 
 
 @pytest.mark.parametrize("zero", [True, "free"])
-def test_who_wants_zeros_wants_no_patterns(zero: Any) -> None:
+def test_who_wants_zeros_wants_no_patterns(zero: Zero) -> None:
     with pytest.raises(ValueError, match=r"zero=.* so that nothing is; leave out one"):
         Pool("cpu", debug=True, zero=zero)
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -14,6 +15,7 @@ import madl
 import madl.stacks
 from madl import Capability, Pool
 from madl.diagnostics import Allocate, Event, Free, Marker, open_trace
+from madl.diagnostics.journal_writer import JournalWriter
 from madl.testing.fakes import FakeBackend
 from tests.disk import no_file_larger_than
 
@@ -184,6 +186,15 @@ def test_a_tag_that_a_trace_cannot_carry_is_cut(pool: Pool, path: Path) -> None:
     assert open_trace(path).tags == (None, 16_384 * "x")
 
 
+def test_a_tag_that_comes_as_the_recording_ends_disturbs_nobody(path: Path) -> None:
+    writer = JournalWriter(path, {"name": "mine"})
+    writer.close()
+
+    writer.define_tag(1, "late")
+
+    writer.remove()
+
+
 def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> None:
     def inner() -> madl.Memory:
         return pool.allocate(8)
@@ -200,6 +211,22 @@ def test_stacks_say_who_allocates_innermost_first(pool: Pool, path: Path) -> Non
     assert [len(a.stack) for a in allocations] == [2, 2, 2]
     assert allocations[0].stack == allocations[1].stack != allocations[2].stack
     assert len(trace.stacks) == 3, "none, and one for each line that allocates"
+
+
+def test_a_frame_between_two_lines_has_that_of_its_function(
+    pool: Pool, path: Path
+) -> None:
+    """As one that a signal handler came into."""
+    # Code without a table of lines is in between all the time.
+    code = (lambda: pool.allocate(100)).__code__.replace(co_linetable=b"")
+    closure = (lambda: pool).__closure__
+
+    with madl.record(path, stacks=1):
+        FunctionType(code, {}, None, None, closure)()
+
+    allocate, _ = events(path)
+    assert isinstance(allocate, Allocate)
+    assert [line.number for line in allocate.stack] == [code.co_firstlineno]
 
 
 def test_stacks_are_captured_once_for_all_that_want_them(

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -286,6 +286,77 @@ def test_threads_find_their_content_whatever_is_spilled(pool: Pool) -> None:
 
     assert wrong == []
     pool.check()
+
+
+class Robbed(Spillable):
+    """Another thread takes the room as soon as it is there, so many times."""
+
+    thieves: ClassVar[list[Spillable]] = []
+    most_thefts = 0
+
+    def spill_if_unused(self) -> int:
+        freed = super().spill_if_unused()
+        if freed and Robbed.most_thefts:
+            Robbed.most_thefts -= 1
+            thief = next(one for one in self.thieves if one.is_spilled)
+            thread = threading.Thread(target=content, args=(thief,))
+            thread.start()
+            thread.join()
+        return freed
+
+
+@pytest.fixture
+def robbed(pool: Pool) -> Iterator[list[Spillable]]:
+    """Return four memories, of which two have room."""
+    Robbed.thieves = [Robbed(filled(pool, byte)) for byte in range(4)]
+    assert [one.is_spilled for one in Robbed.thieves] == [True, True, False, False]
+    yield Robbed.thieves
+    Robbed.thieves = []
+
+
+@pytest.mark.usefixtures("robbed")
+def test_room_that_another_thread_takes_is_made_again(pool: Pool) -> None:
+    Robbed.most_thefts = 10
+
+    memory = pool.allocate(100 * KIB)
+
+    assert memory.nbytes == 100 * KIB
+    assert Robbed.most_thefts == 0
+
+
+def test_what_never_is_the_quickest_fails_in_the_end(
+    pool: Pool, robbed: list[Spillable]
+) -> None:
+    Robbed.most_thefts = sys.maxsize
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        pool.allocate(100 * KIB)
+
+    Robbed.most_thefts = 0
+    assert [content(one) for one in robbed] == [{0}, {1}, {2}, {3}]
+    assert caught.value.report.tried[-1] == ("garbage collection", 0)
+
+
+class Moving(Spillable):
+    """Is in use each time that somebody looks, so many times."""
+
+    most_looks = 10
+
+    def spill_if_unused(self) -> int:
+        if not self.most_looks:
+            return super().spill_if_unused()
+        self.most_looks -= 1
+        with self:
+            return super().spill_if_unused()
+
+
+def test_users_that_move_on_while_they_are_looked_at_leave_room(pool: Pool) -> None:
+    moving = [Moving(filled(pool, byte)) for byte in range(2)]
+
+    memory = pool.allocate(100 * KIB)
+
+    assert memory.nbytes == 100 * KIB
+    assert [one.is_spilled for one in moving].count(True) == 1
 
 
 def test_restoring_one_spills_another(pool: Pool) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import madl
 from madl import Pool, TagStats
+from madl.budget import TagBudget
 
 
 @pytest.fixture
@@ -164,3 +165,25 @@ def test_a_tag_of_more_than_one_line_is_refused() -> None:
         pass
 
     assert pool.stats().live_nbytes == 0
+
+
+def test_who_uses_a_tag_first_keeps_no_other_thread_waiting(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a signal handler that came there could wait for that thread for ever."""
+    is_waiting: list[bool] = []
+
+    class Slow(TagBudget):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            other = Pool(pool._backend.inner)
+            thread = threading.Thread(target=other.allocate, args=("1 MiB",))
+            thread.start()
+            thread.join(10)
+            is_waiting.append(thread.is_alive())
+
+    monkeypatch.setattr("madl.budget.TagBudget", Slow)
+
+    pool.allocate(8, tag="never used before").free()
+
+    assert is_waiting == [False]

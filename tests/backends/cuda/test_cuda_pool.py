@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from cuda.bindings import driver
 
-from madl import BackendNotFoundError
+from madl import BackendNotFoundError, ForkError
 from madl.integrations.cuda_pool import FREE, MALLOC, RECORD_STREAM, CudaPool
 from madl.integrations.torch import use_pool
 from tests.backends.cuda.content import MIB, PAGE
@@ -404,6 +404,31 @@ def test_a_forked_child_gets_nothing_and_waits_for_nobody(c: Functions) -> None:
 
     assert os.waitpid(child, 0)[1] == 0
     c.free(address)
+
+
+def test_a_forked_child_is_told_whose_pool_it_is(pool: CudaPool) -> None:
+    process = os.getpid()
+    reader, writer = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        told = [repr(pool)]
+        for call in (pool.stats, pool.trim, pool.check):
+            try:
+                call()
+            except ForkError as error:
+                told.append(str(error))
+        os.write(writer, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="ascii") as file:
+        lines = file.read().splitlines()
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert lines == [
+        f"<madl CudaPool on cuda:0: of process {process}>",
+        *[str(ForkError("cuda:0", process))] * 3,
+    ]
 
 
 FREED_AT_EXIT = """
