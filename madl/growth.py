@@ -193,11 +193,9 @@ class Growth:
                 self.order.follow(growth.order)
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
-        return OutOfMemoryError(
-            OutOfMemoryReport(
-                self.backend.device, nbytes, limit_nbytes=self.options.limit_nbytes
-            )
-        )
+        limit = self.options.limit_nbytes
+        report = OutOfMemoryReport(self.backend.device, nbytes, limit_nbytes=limit)
+        return OutOfMemoryError(report)
 
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
@@ -205,7 +203,7 @@ class Growth:
             total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
             page_nbytes = self.options.page_nbytes
             arena = reserve_most(
-                partial(self._open, band), total, at_least, page_nbytes
+                partial(self._open, band), self._close, total, at_least, page_nbytes
             )
         else:
             arena = self._reserve_segment(band, at_least)
@@ -251,16 +249,12 @@ class Growth:
             look_ahead=self.options.look_ahead_of(band),
         )
 
-    def trim(self, keep: int) -> int:
+    def trim(self, keep: int) -> None:
         """Give memory back until at most ``keep`` bytes are committed.
 
         Idle pages go, the highest first; arenas without a live block go whole. The
         device has done its work in them by now: see ``let_go``.
-
-        Returns:
-            Bytes given back to the device.
         """
-        before = self.budget.committed_nbytes
         self.apart.release_empty()
         for arena in reversed(self.arenas):
             if arena.is_segment:
@@ -270,7 +264,6 @@ class Growth:
             self._decommit_idle(arena, keep)
             if arena.blocks.is_empty() and arena.committed_nbytes == 0:
                 self._close(arena)
-        return before - self.budget.committed_nbytes
 
     def _decommit_idle(self, arena: Arena, keep: int) -> None:
         while self.budget.committed_nbytes > keep:
@@ -281,7 +274,12 @@ class Growth:
             arena.decommit(first, stop)
 
     def _close(self, arena: Arena) -> None:
-        arena.release()
+        try:
+            arena.release()
+        except BaseException:
+            if arena not in self.arenas:  # a trim tries again
+                self.apart.arenas.append(arena)
+            raise
         self.forget(arena)
 
     def forget(self, arena: Arena) -> None:
