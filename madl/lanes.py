@@ -58,7 +58,8 @@ class _Ordered(SlowPool):
 
     def _all_misses(self) -> int:
         past: int = cast("_Ordered", self._head)._past_misses
-        return past + sum(lane._miss_count for lane in self._family())
+        present: int = sum(lane._miss_count for lane in self._family())
+        return past + present
 
     def _record_stream(self, memory: Memory, stream: object) -> None:
         """Keep a block, once it is free, from reuse while a stream may use it."""

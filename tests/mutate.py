@@ -27,6 +27,7 @@ SUITES = [
             "first_fit",
             "linear",
             "growth",
+            "locking",
             "streams",
             "pool",
             "pool_limits",
@@ -172,6 +173,24 @@ MUTATIONS = [
         "the limit is not looked at",
     ),
     Mutation(
+        "growth.py",
+        "if arena in band and (is_gone or arena.may_be_gone):",
+        "if arena in band and is_gone:",
+        "a block is placed in what an interrupted release has given back",
+    ),
+    Mutation(
+        "arena.py",
+        "        except BaseException:\n            self.budget.give_back(nbytes)\n",
+        "        except OutOfMemoryError:\n            self.budget.give_back(nbytes)\n",
+        "what a device that fails did not give counts against the limit",
+    ),
+    Mutation(
+        "arena.py",
+        "        self.blocks.pages.decommit(first, stop)\n        self.budget.decommit(",
+        "        self.blocks.pages.decommit(first, stop)\n        (",
+        "pages that went back count as committed",
+    ),
+    Mutation(
         "arena.py",
         "if alignment <= promised:",
         "if alignment >= 0:",
@@ -220,6 +239,24 @@ MUTATIONS = [
         "a block that another stream uses goes to its bin",
     ),
     Mutation(
+        "lanes.py",
+        "            lane._unbin_all()\n",
+        "",
+        "a stale bin: a block goes to that of a stream which is gone",
+    ),
+    Mutation(
+        "slowpath.py",
+        "with self._lock:  # as in _locked",
+        "if True:  # as in _locked",
+        "a skipped lock: two threads grow the pool at once",
+    ),
+    Mutation(
+        "slowpath.py",
+        "        with self._lock:\n            # No call in between",
+        "        if True:\n            # No call in between",
+        "a skipped lock: a trim while another thread grows the pool",
+    ),
+    Mutation(
         "slowpath.py",
         "            self._growth.let_go()\n",
         "",
@@ -260,6 +297,30 @@ MUTATIONS = [
         "return home.pop()",
         "return home[-1]",
         "a block is handed out twice",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "with self._lock:\n            self._lock_holder = ident",
+        "if True:\n            self._lock_holder = ident",
+        "a skipped lock: a miss while another thread grows the pool",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "if self._account.binned_nbytes > self._leash_nbytes:",
+        "if False:",
+        "a stale bin: no leash, so that free blocks do not coalesce",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "            block.home = last_frees\n",
+        "            pass\n",
+        "a stale bin: that of a closed pool keeps what is freed",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "for size, home in self._bins.items() if size in used}",
+        "for size, home in self._bins.items()}",
+        "bins of sizes that are gone are never dropped",
     ),
     Mutation(
         "hotpath/interpreted_pool.py",

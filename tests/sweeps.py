@@ -159,10 +159,11 @@ class Sweep:
         except (BackendCallError, OutOfMemoryError, KeyboardInterrupt) as error:
             self.faults.disarm()
             self.check_error(error, fault)
-            del error
-            assert self.state() == before, self.faults.struck
-            return True
-        return False
+        else:
+            return False
+        # By now nobody holds the error, whose traceback would hold what was made.
+        assert self.state() == before, self.faults.struck
+        return True
 
     def check_error(self, error: BaseException, fault: Fault) -> None:
         """Fail unless an error is the right one for the way in which calls fail."""

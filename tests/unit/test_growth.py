@@ -140,6 +140,25 @@ def test_a_recycling_that_fails_changes_nothing(failing: str) -> None:
     assert backend.is_committed_at(high.address, high.capacity)
 
 
+def test_a_request_over_the_limit_takes_nothing_from_the_device() -> None:
+    backend = FakeBackend()
+    pool = Pool(backend, limit=5 * PAGE, page_size=PAGE)
+    blocks = [pool.allocate(PAGE) for _ in range(4)]
+    blocks[0].free()
+    blocks[2].free()
+    pool.trim()
+    large = pool.allocate(2 * PAGE)  # above them, where it fits
+    blocks[1].free()
+    # The lowest three pages: one is missing, one is there, and one is missing again.
+    before = len(backend.calls)
+
+    with pytest.raises(OutOfMemoryError):
+        pool.allocate(3 * PAGE)
+
+    assert "commit" not in backend.calls[before:]
+    large.free()
+
+
 def test_a_page_that_nobody_gives_back_is_not_counted_as_committed() -> None:
     backend = FakeBackend(remaps=False)
     pool = Pool(backend, limit=8 * PAGE, page_size=PAGE)
