@@ -186,8 +186,8 @@ MUTATIONS = [
     ),
     Mutation(
         "arena.py",
-        "        self.blocks.pages.decommit(first, stop)\n        self.budget.decommit(",
-        "        self.blocks.pages.decommit(first, stop)\n        (",
+        "pages.decommit(first, stop)\n        self.budget.decommit(",
+        "pages.decommit(first, stop)\n        (",
         "pages that went back count as committed",
     ),
     Mutation(
