@@ -57,9 +57,8 @@ class _Ordered(SlowPool):
         return [state for lane in self._family() for state in lane._block_states()]
 
     def _all_misses(self) -> int:
-        past: int = cast("_Ordered", self._head)._past_misses
-        present: int = sum(lane._miss_count for lane in self._family())
-        return past + present
+        misses: int = sum(lane._miss_count for lane in self._family())
+        return misses + cast("_Ordered", self._head)._past_misses
 
     def _record_stream(self, memory: Memory, stream: object) -> None:
         """Keep a block, once it is free, from reuse while a stream may use it."""

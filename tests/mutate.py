@@ -173,10 +173,16 @@ MUTATIONS = [
         "the limit is not looked at",
     ),
     Mutation(
-        "growth.py",
-        "if arena in band and (is_gone or arena.may_be_gone):",
-        "if arena in band and is_gone:",
+        "arena.py",
+        "        self.is_leaving = True\n",
+        "",
         "a block is placed in what an interrupted release has given back",
+    ),
+    Mutation(
+        "growth.py",
+        "            if arena not in self.arenas:  # a trim tries again\n",
+        "            if False:\n",
+        "a reservation that could not be released is lost",
     ),
     Mutation(
         "arena.py",
@@ -240,15 +246,9 @@ MUTATIONS = [
     ),
     Mutation(
         "lanes.py",
-        "            lane._unbin_all()\n",
+        "        lane._unbin_all()\n",
         "",
         "a stale bin: a block goes to that of a stream which is gone",
-    ),
-    Mutation(
-        "slowpath.py",
-        "with self._lock:  # as in _locked",
-        "if True:  # as in _locked",
-        "a skipped lock: two threads grow the pool at once",
     ),
     Mutation(
         "slowpath.py",
@@ -258,7 +258,7 @@ MUTATIONS = [
     ),
     Mutation(
         "slowpath.py",
-        "            self._growth.let_go()\n",
+        "        self._growth.let_go()\n",
         "",
         "trim unmaps what queued work uses",
     ),
@@ -294,8 +294,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
-        "return home.pop()",
-        "return home[-1]",
+        "return self._take(home.pop())",
+        "return self._take(home[-1])",
         "a block is handed out twice",
     ),
     Mutation(
@@ -311,7 +311,7 @@ MUTATIONS = [
         "a stale bin: no leash, so that free blocks do not coalesce",
     ),
     Mutation(
-        "hotpath/interpreted_pool.py",
+        "hotpath/interpreted_bins.py",
         "            block.home = last_frees\n",
         "            pass\n",
         "a stale bin: that of a closed pool keeps what is freed",
