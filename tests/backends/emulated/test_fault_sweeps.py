@@ -25,10 +25,10 @@ FAULTS = {
 HERE = {"": Device(CpuBackend, 64 * KIB, OPTIONS)}
 CASES = [
     (system, operation, fault)
-    for number, system in enumerate(OS_PAGES)
-    for _, operation, fault in cases(HERE, OPERATIONS, FAULTS, one_in=11)[
-        number % 2 :: 2
-    ]
+    for system in OS_PAGES
+    for _, operation, fault in cases(HERE, OPERATIONS, FAULTS, one_in=17)
+    # Android's reservations try something on an OS page, which a failure may leave.
+    if (system, operation) != ("android", "open")
 ]
 
 
