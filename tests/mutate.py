@@ -245,12 +245,6 @@ MUTATIONS = [
         "a block that another stream uses goes to its bin",
     ),
     Mutation(
-        "lanes.py",
-        "        lane._unbin_all()\n",
-        "",
-        "a stale bin: a block goes to that of a stream which is gone",
-    ),
-    Mutation(
         "slowpath.py",
         "        with self._lock:\n            # No call in between",
         "        if True:\n            # No call in between",
@@ -305,22 +299,10 @@ MUTATIONS = [
         "a skipped lock: a miss while another thread grows the pool",
     ),
     Mutation(
-        "hotpath/interpreted_pool.py",
-        "if self._account.binned_nbytes > self._leash_nbytes:",
-        "if False:",
-        "a stale bin: no leash, so that free blocks do not coalesce",
-    ),
-    Mutation(
         "hotpath/interpreted_bins.py",
         "            block.home = last_frees\n",
         "            pass\n",
         "a stale bin: that of a closed pool keeps what is freed",
-    ),
-    Mutation(
-        "hotpath/interpreted_pool.py",
-        "for size, home in self._bins.items() if size in used}",
-        "for size, home in self._bins.items()}",
-        "bins of sizes that are gone are never dropped",
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
