@@ -30,6 +30,44 @@ def mutate(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Let every call of every device fail, in every operation; say how many that were.
+
+    OpenCL is PoCL, Debian's pocl-opencl-icd; CUDA and other systems are emulated, with
+    gcc. The sums at the end are of two processes: CUDA's tests have their own.
+    """
+    session.install(".", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "devices"))
+    backends = "tests/backends"
+    session.run(
+        "pytest",
+        "-s",
+        "--timeout=3000",
+        "tests/property/test_faults.py",
+        "tests/property/test_faulty_pool.py",
+        f"{backends}/test_fault_sweeps.py",
+        f"{backends}/test_system_faults.py",
+        f"{backends}/test_windows_fault_sweeps.py",
+        f"{backends}/emulated/test_fault_sweeps.py",
+        f"{backends}/opencl/test_opencl_fault_sweeps.py",
+        f"{backends}/test_cuda.py::test_the_suite_passes[test_fault_sweeps.py]",
+        *session.posargs,
+        env={"MADL_FAULTS": "all", "HYPOTHESIS_PROFILE": "nightly"},
+    )
+
+
+@nox.session
+def month(session: nox.Session) -> None:
+    """Allocate and free ten million times, sizes drifting; print each day's figures.
+
+    It takes minutes, most of them in the linear reference. An argument is another
+    number of operations.
+    """
+    session.install(".", env=COMPILED)
+    session.run("python", "tests/month.py", *session.posargs)
+
+
+@nox.session
 def fuzz_readers(session: nox.Session) -> None:
     """Damage 10,000 files of each kind; every reader must read or refuse them.
 

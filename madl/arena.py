@@ -217,7 +217,11 @@ class Arena(HotArena):
 
 
 def reserve_most(
-    reserve: Callable[[int], Arena], nbytes: int, at_least: int, page_nbytes: int
+    reserve: Callable[[int], Arena],
+    release: Callable[[Arena], None],
+    nbytes: int,
+    at_least: int,
+    page_nbytes: int,
 ) -> Arena:
     """Reserve ``nbytes`` bytes of addresses, halved while that is refused."""
     smallest = align_up(at_least, page_nbytes)
@@ -232,6 +236,6 @@ def reserve_most(
             continue
         if nbytes in (first, smallest):
             return arena
-        arena.release()
+        release(arena)
         # Once more: whatever bounds the addresses, others need some as well.
         first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)

@@ -196,11 +196,9 @@ class Growth:
         return self.order
 
     def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
-        return OutOfMemoryError(
-            OutOfMemoryReport(
-                self.backend.device, nbytes, limit_nbytes=self.options.limit_nbytes
-            )
-        )
+        limit = self.options.limit_nbytes
+        report = OutOfMemoryReport(self.backend.device, nbytes, limit_nbytes=limit)
+        return OutOfMemoryError(report)
 
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
@@ -208,7 +206,7 @@ class Growth:
             total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
             page_nbytes = self.options.page_nbytes
             arena = reserve_most(
-                partial(self._open, band), total, at_least, page_nbytes
+                partial(self._open, band), self._close, total, at_least, page_nbytes
             )
         else:
             arena = self._reserve_segment(band, at_least)
@@ -280,7 +278,12 @@ class Growth:
             arena.decommit(first, stop)
 
     def _close(self, arena: Arena) -> None:
-        arena.release()
+        try:
+            arena.release()
+        except BaseException:
+            if arena not in self.arenas:  # a trim tries again
+                self.apart.arenas.append(arena)
+            raise
         self.forget(arena)
 
     def forget(self, arena: Arena) -> None:

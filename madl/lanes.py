@@ -31,11 +31,15 @@ MOST_STREAMS_SEEN = 1024
 class OrderedPool(SlowPool):
     """What a pool and its lanes have in common."""
 
+    _past_misses = 0
+    """Of lanes that are gone; of such a lane, those that the pool counts itself."""
+
     def _all_states(self) -> list[BlockState]:
         return [state for lane in self._family() for state in lane._block_states()]
 
     def _all_misses(self) -> int:
-        return sum(lane._miss_count for lane in self._family())
+        misses: int = sum(lane._miss_count for lane in self._family())
+        return misses + cast("OrderedPool", self._head)._past_misses
 
     def _record_stream(self, memory: Memory, stream: object) -> None:
         """Keep a block, once it is free, from reuse while a stream may use it."""
@@ -226,9 +230,11 @@ class StreamPool(OrderedPool):
         lane.is_forgotten = True
         del self._lanes[key]
         self._lanes_seen.clear()
-        self._others = [
-            one for one in self._others if not one.is_forgotten or one._block_states()
-        ]
+        for one in list(self._others):
+            if one.is_forgotten and not one._block_states():
+                self._others.remove(one)
+                one._past_misses = one._miss_count
+                self._past_misses += one._past_misses
 
 
 class Lane(JoinedPool, OrderedPool):
@@ -281,6 +287,7 @@ class Lane(JoinedPool, OrderedPool):
         # Of a thread that had looked the lane up before it was forgotten.
         if self.is_forgotten and self not in self._of._others:
             self._of._others.append(self)
+            self._of._past_misses -= self._past_misses
         return super()._try_to_place(capacity, alignment)
 
     def _freed_after_close(self) -> None:

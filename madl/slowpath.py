@@ -1,4 +1,4 @@
-"""The way of an allocation that finds nothing: the lock, growing, giving up.
+"""The way of an allocation that finds nothing: growing, reclaiming, giving up.
 
 What is tried before a request fails is a list of steps. Between two of them no lock
 is held, since a step may free, allocate, or wait for a thread that does.
@@ -7,17 +7,17 @@ is held, since a step may free, allocate, or wait for a thread that does.
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from collections.abc import Iterator
+from typing import cast
 
 from madl import events, stacks
 from madl.arena import Arena
 from madl.backends.counted import CountedBackend
-from madl.errors import MadlError, OutOfMemoryError
+from madl.errors import OutOfMemoryError
 from madl.explain import explain, look_inside
-from madl.forking import is_in_a_pool
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
+from madl.locking import LockedPool
 from madl.options import (
     LARGEST_CAPACITY_NBYTES,
     LEASH_DIVISOR,
@@ -25,20 +25,16 @@ from madl.options import (
     PoolOptions,
 )
 from madl.reclaim import Step, reclaim
-from madl.recovery import recover
 from madl.shortage import Request
 from madl.sizes import align_up, check_alignment, parse_nbytes
 from madl.tagged import TaggedPool
 from madl.watch import effective_tag
 from madl.zeroing import Zeroing
 
-_Result = TypeVar("_Result")
 
-
-class SlowPool(TaggedPool):
+class SlowPool(LockedPool, TaggedPool):
     """What happens to a request that the hot path does not serve by itself."""
 
-    _was_closed = False
     _stream: object = None
 
     def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
@@ -65,11 +61,6 @@ class SlowPool(TaggedPool):
     def _make_growth(self, bands: tuple[list[Arena], list[Arena]]) -> Growth:
         return Growth(self._backend, bands, self._options)
 
-    @property
-    def _head(self) -> "SlowPool":
-        """The pool itself, for whatever is one of its lanes."""
-        return self
-
     @abstractmethod
     def _lane_of(self, stream: object) -> "SlowPool":
         """Return the lane of a stream, or raise where there are none."""
@@ -86,54 +77,11 @@ class SlowPool(TaggedPool):
     def _wait_for_streams(self) -> None:
         """Wait for all queued work, so that all that is free can be used anywhere."""
 
-    @property
-    def _is_closed(self) -> bool:
-        return self._head._was_closed
-
-    def _locked(self, act: Callable[[], _Result]) -> _Result:
-        """Call ``act`` while the pool's lock is held, which is not reentrant.
-
-        Not a context manager: when a signal handler raises between its first line and
-        the block, the lock is held until somebody drops the error.
-        """
-        ident = threading.get_ident()
-        if self._lock_holder == ident:
-            raise RuntimeError(
-                f"{self!r} is in the middle of a call of this thread; signal handlers "
-                "and finalizers may allocate and free, nothing else"
-            )
-        with self._lock:
-            # No call in between: a signal handler that came there would wait for ever.
-            self._lock_holder = ident
-            try:
-                if self._was_interrupted:
-                    recover(self._head, self._growth)
-                result = act()
-            except MadlError:
-                raise
-            except BaseException:  # a signal handler's, and nobody knows in what
-                self._was_interrupted = True
-                raise
-            finally:
-                self._lock_holder = 0
-        if self._is_closed:
-            self._freed_after_close()
-        return result
-
     def _keep_damage(self) -> None:
         """In debug mode, look for damage and keep what is found. The lock is held."""
 
     def _tell_damage(self) -> None:
         """In debug mode, raise what was found and nobody was told of yet."""
-
-    def _must_not_wait(self) -> bool:
-        """Return whether waiting for the lock, which is taken, may be for ever.
-
-        A finalizer or signal handler may come while this thread has the lock of another
-        pool, and whoever has ours may be waiting for that one, in the same way. All who
-        do so look first, so of those in a circle one sees that the lock is taken.
-        """
-        return self._lock_holder == threading.get_ident() or is_in_a_pool()
 
     def _allocate_with(
         self,

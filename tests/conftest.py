@@ -1,9 +1,15 @@
-"""Hypothesis profiles. HYPOTHESIS_PROFILE chooses; else CI takes ci, others dev."""
+"""Hypothesis profiles. HYPOTHESIS_PROFILE chooses; else CI takes ci, others dev.
+
+And what the sweeps of faults have counted, after the summary of a run.
+"""
 
 import os
 import sys
 
+import pytest
 from hypothesis import settings
+
+from tests.tally import tally
 
 # No deadline: how long one example takes is the machine's business, not the test's.
 settings.register_profile("all", deadline=None, print_blob=True)
@@ -23,3 +29,9 @@ if sys.platform == "win32":  # they load modules that are for other systems
         "backends/test_fallback.py",
         "backends/test_host_limits.py",
     ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many faults there were, if any: ``nox -s faults`` is for the figures."""
+    if tally.faults:
+        terminalreporter.write_line(str(tally))

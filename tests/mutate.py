@@ -27,6 +27,7 @@ SUITES = [
             "first_fit",
             "linear",
             "growth",
+            "locking",
             "streams",
             "zero",
             "pool",
@@ -174,6 +175,30 @@ MUTATIONS = [
     ),
     Mutation(
         "arena.py",
+        "        self.is_leaving = True\n",
+        "",
+        "a block is placed in what an interrupted release has given back",
+    ),
+    Mutation(
+        "growth.py",
+        "            if arena not in self.arenas:  # a trim tries again\n",
+        "            if False:\n",
+        "a reservation that could not be released is lost",
+    ),
+    Mutation(
+        "arena.py",
+        "        except BaseException:\n            self.budget.give_back(nbytes)\n",
+        "        except OutOfMemoryError:\n            self.budget.give_back(nbytes)\n",
+        "what a device that fails did not give counts against the limit",
+    ),
+    Mutation(
+        "arena.py",
+        "pages.decommit(first, stop)\n        self.budget.decommit(",
+        "pages.decommit(first, stop)\n        (",
+        "pages that went back count as committed",
+    ),
+    Mutation(
+        "arena.py",
         "if alignment <= promised:",
         "if alignment >= 0:",
         "an offset is aligned, and not the address",
@@ -222,6 +247,12 @@ MUTATIONS = [
     ),
     Mutation(
         "slowpath.py",
+        "        with self._lock:\n            # No call in between",
+        "        if True:\n            # No call in between",
+        "a skipped lock: a trim while another thread grows the pool",
+    ),
+    Mutation(
+        "slowpath.py",
         "bin.\n        self._growth.let_go()\n",
         "bin.\n",
         "trim unmaps what queued work uses",
@@ -258,9 +289,21 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
-        "return home.pop()",
-        "return home[-1]",
+        "return self._take(home.pop())",
+        "return self._take(home[-1])",
         "a block is handed out twice",
+    ),
+    Mutation(
+        "hotpath/interpreted_pool.py",
+        "with self._lock:\n            self._lock_holder = ident",
+        "if True:\n            self._lock_holder = ident",
+        "a skipped lock: a miss while another thread grows the pool",
+    ),
+    Mutation(
+        "hotpath/interpreted_bins.py",
+        "            block.home = last_frees\n",
+        "            pass\n",
+        "a stale bin: that of a closed pool keeps what is freed",
     ),
     Mutation(
         "hotpath/interpreted_pool.py",

@@ -68,6 +68,9 @@ class CudaSegments:
 class SegmentReservation:
     """Memory in one piece, committed from start to end."""
 
+    is_going = False
+    """Whether the driver has been asked to take it back."""
+
     def __init__(self, segments: CudaSegments, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
@@ -75,4 +78,5 @@ class SegmentReservation:
 
     def release(self) -> None:
         """Give it back, or change nothing."""
+        self.is_going = True
         self._segments.release(self.address)

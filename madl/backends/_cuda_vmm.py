@@ -121,6 +121,9 @@ class CudaPages:
 class PagedReservation:
     """Addresses, and the pages mapped there."""
 
+    is_going = False
+    """Whether the driver has been asked to take the addresses back."""
+
     def __init__(
         self, pages: CudaPages, address: int, nbytes: int, page_nbytes: int
     ) -> None:
@@ -179,11 +182,12 @@ class PagedReservation:
         # Handles last: until then all can be mapped again.
         self._unmap(pages)
         if and_addresses:
+            self.is_going = True
             try:
                 self._do.calls.call(
                     "release addresses", "cuMemAddressFree", self.address, self.nbytes
                 )
-            except BaseException:
+            except MadlError:  # a Ctrl-C may come when they are somebody else's
                 for start, page in pages.items():
                     self._do.map_again(self.address + start, page)
                 raise

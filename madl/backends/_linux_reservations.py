@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from madl.backends import _linux_calls as calls
 from madl.backends import _proc
-from madl.errors import OutOfMemoryError
 from madl.sizes import align_up
 
 
@@ -58,7 +57,11 @@ class _Reservation:
         self._advice = memory.advice
         self._prefer_node = memory.prefer_node
         self._fault_in = memory.fault_in
-        self._dress(address, nbytes)
+        try:
+            self._dress(address, nbytes)
+        except BaseException:  # a Ctrl-C; nobody else knows the address
+            calls.unmap(address, nbytes)
+            raise
         # The kernel keeps lazy addresses as one VMA until memory is moved in them.
         # Every border between two VMAs of them is in this sorted list of offsets.
         self._cuts: list[int] = []
@@ -84,7 +87,7 @@ class _Reservation:
         self.decommit(source, nbytes)
         try:
             into.commit(destination, nbytes)
-        except OutOfMemoryError:
+        except BaseException:
             self.commit(source, nbytes)
             raise
 
@@ -93,9 +96,10 @@ class _Reservation:
         address = self.address + offset
         if self._fault_in is None or self._fault_in(address, nbytes):
             return
-        error = calls.error_of("madvise", "prefault", nbytes, is_refusal=True)
-        self.decommit(offset, nbytes)
-        raise error
+        try:  # the error has no name, or it and this frame would keep each other
+            raise calls.error_of("madvise", "prefault", nbytes, is_refusal=True)
+        finally:
+            self.decommit(offset, nbytes)
 
     def _restore(self, offset: int, nbytes: int) -> None:
         """Reserve addresses again that a call which failed may have unmapped."""
@@ -194,17 +198,23 @@ class StrictReservation(_Reservation):
     def commit(self, offset: int, nbytes: int) -> None:
         """Make the addresses usable, and count them against the limits."""
         if calls.sys_mprotect(self.address + offset, nbytes, calls.READ_WRITE) != 0:
-            error = calls.error_of("mprotect", "commit", nbytes, is_refusal=True)
-            # Of several VMAs, the first may have been changed before one failed.
-            self._seal(offset, nbytes)
-            raise error
+            try:
+                raise calls.error_of("mprotect", "commit", nbytes, is_refusal=True)
+            finally:
+                # Of several VMAs, the first may have been changed before one failed.
+                self._seal(offset, nbytes)
         self._prefault(offset, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give back the memory and, when it can be, what it counts for."""
         # mprotect(PROT_NONE) is 4 us faster than the 16 of a new mapping, but what was
         # once touched stays counted (measured: 302 MiB of 302).
-        if not self._seal(offset, nbytes):
+        try:
+            is_sealed = self._seal(offset, nbytes)
+        except BaseException:  # a Ctrl-C: it counts as committed still
+            calls.sys_mprotect(self.address + offset, nbytes, calls.READ_WRITE)
+            raise
+        if not is_sealed:
             # It would split a VMA and max_map_count forbids that.
             calls.discard(self.address + offset, nbytes)
 
@@ -239,9 +249,10 @@ class ExplicitReservation(_Reservation):
             self._dress(self.address + offset, whole)
             self._prefault(offset, whole)
             return
-        error = calls.error_of("mmap", "commit", nbytes, is_refusal=True)
-        self._restore(offset, whole)
-        raise error
+        try:
+            raise calls.error_of("mmap", "commit", nbytes, is_refusal=True)
+        finally:
+            self._restore(offset, whole)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the huge pages back to the kernel's stock."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from madl.backends import _posix_calls as posix
 from madl.backends._posix_calls import PROT_NONE, READ_WRITE
 from madl.backends.protocol import HugePages
-from madl.errors import MissingCapabilityError, OutOfMemoryError
+from madl.errors import MissingCapabilityError
 
 
 class MapFlags(NamedTuple):
@@ -37,16 +37,23 @@ class PosixReservation:
         """Make the addresses usable."""
         address = self._place(offset, nbytes)
         if self._calls.mprotect(address, nbytes, READ_WRITE) != 0:
-            error = posix.error_of("mprotect", "commit", nbytes, is_refusal=True)
-            # Of several VMAs, the first may have been changed before one failed.
-            self._replace(address, nbytes, PROT_NONE)
-            raise error
+            try:  # the error has no name, or it and this frame would keep each other
+                raise posix.error_of("mprotect", "commit", nbytes, is_refusal=True)
+            finally:
+                # Of several VMAs, the first may have been changed before one failed.
+                self._replace(address, nbytes, PROT_NONE)
         self._prefault(address, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Replace the memory by addresses that nothing is behind."""
+        address = self._place(offset, nbytes)
         # No advice does that everywhere: some keep the memory until it is needed.
-        if not self._replace(self._place(offset, nbytes), nbytes, PROT_NONE):
+        try:
+            is_replaced = self._replace(address, nbytes, PROT_NONE)
+        except BaseException:  # a Ctrl-C: it counts as committed still
+            self._calls.mprotect(address, nbytes, READ_WRITE)
+            raise
+        if not is_replaced:
             raise posix.error_of("mmap", "decommit", nbytes)
 
     def remap(
@@ -60,7 +67,7 @@ class PosixReservation:
         self.decommit(source, nbytes)
         try:
             (self if into is None else into).commit(destination, nbytes)
-        except OutOfMemoryError:
+        except BaseException:
             self.commit(source, nbytes)
             raise
 

@@ -87,6 +87,9 @@ def reserve_aligned(
     except BackendCallError:
         munmap(mapped, end - mapped)
         raise
+    except BaseException:  # a Ctrl-C, when the rest may be somebody else's already
+        munmap(address, nbytes)
+        raise
     return address
 
 

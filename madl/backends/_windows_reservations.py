@@ -11,7 +11,7 @@ from ctypes import Array, addressof, memset
 
 from madl.backends import _windows_calls as windows
 from madl.backends._windows_calls import WindowsCalls
-from madl.errors import MadlError, OutOfMemoryError
+from madl.errors import MadlError
 from madl.sizes import ADDRESS_SPACE_NBYTES
 
 _LARGE_COMMIT = (
@@ -45,7 +45,7 @@ class _Reservation:
         self.decommit(source, nbytes)
         try:
             (self if into is None else into).commit(destination, nbytes)
-        except OutOfMemoryError:
+        except BaseException:
             self.commit(source, nbytes)
             raise
 
@@ -74,8 +74,19 @@ class SmallReservation(_Reservation):
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the memory back, and what was promised."""
-        if nbytes:  # 0 would be all of the reservation
+        if nbytes == 0:  # which would be all of the reservation
+            return
+        with ExitStack() as undo:
+            # For a Ctrl-C, after which it counts as committed still; else it does
+            # nothing, since it is.
+            undo.callback(self._commit_again, offset, nbytes)
             self._free(offset, nbytes, windows.MEM_DECOMMIT, "decommit")
+            undo.pop_all()
+
+    def _commit_again(self, offset: int, nbytes: int) -> None:
+        self._calls.virtual_alloc(
+            self.address + offset, nbytes, windows.MEM_COMMIT, windows.PAGE_READWRITE
+        )
 
     def release(self) -> None:
         """Give the address space back, with whatever is committed in it."""
@@ -112,9 +123,12 @@ class LargeReservation(_Reservation):
             undo.pop_all()
 
     def decommit(self, offset: int, nbytes: int) -> None:
-        """Give the memory back; placeholders are left in its place."""
-        for page in range(offset, offset + nbytes, self._page_nbytes):
-            self._free(page, self._page_nbytes, _TO_PLACEHOLDER, "decommit")
+        """Give the memory back, or change nothing; placeholders are left there."""
+        with ExitStack() as undo:
+            for page in range(offset, offset + nbytes, self._page_nbytes):
+                self._free(page, self._page_nbytes, _TO_PLACEHOLDER, "decommit")
+                undo.callback(self._commit_page, page, nbytes)
+            undo.pop_all()
 
     def release(self) -> None:
         """Give all pieces back."""

@@ -22,7 +22,7 @@ from madl.backends._cuda_streams import CudaStreams
 from madl.backends._cuda_vmm import CudaPages, PagedReservation
 from madl.backends._cuda_work import CudaWork
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
-from madl.errors import BackendNotFoundError, MissingCapabilityError
+from madl.errors import BackendNotFoundError, MadlError, MissingCapabilityError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
 PAGE_NBYTES = 2 << 20
@@ -165,13 +165,16 @@ class CudaBackend(CudaWork, CudaExchange):
         with self._device.calls.giving_back(), self._device.taking():
             # First: another thread can be given the same address once it is free.
             del self._reservations[found.address]
+            found.is_going = False
             try:
                 with self._device.calls.giving_back():
                     if self.memory in ("pages", "async"):  # others wait themselves
                         self._device.calls.call("release", "cuCtxSynchronize")
                     found.release()
-            except BaseException:
-                self._reservations[found.address] = found
+            except BaseException as error:
+                # After a Ctrl-C it may be gone, and its address somebody else's.
+                if isinstance(error, MadlError) or not found.is_going:
+                    self._reservations[found.address] = found
                 raise
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:

@@ -21,7 +21,7 @@ from madl.backends._opencl_forking import check_process, is_child, leave_to_pare
 from madl.backends._opencl_queues import Queues
 from madl.backends._opencl_svm import ManagedMemory
 from madl.backends.protocol import Backend, Capability, MemoryInfo, Reservation
-from madl.errors import BackendNotFoundError
+from madl.errors import BackendNotFoundError, MadlError
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:
@@ -117,12 +117,19 @@ class OpenclBackend:
                 f"reservation must be one of this backend ({self.device}) that was "
                 f"not released yet, got {reservation!r}"
             )
-        if not is_child():
-            if self.is_managed:  # which goes at once, whatever is queued
-                self._queues.finish()
+        is_parents = is_child()
+        if self.is_managed and not is_parents:  # it goes at once, whatever is queued
+            self._queues.finish()
+        # First: after a Ctrl-C, nobody knows whether it is gone.
+        del self.held[key]
+        if is_parents:
+            return
+        try:
             with translated(self.device, f"release {reservation.nbytes} bytes"):
                 self._memory.release(reservation.native)
-        del self.held[key]
+        except MadlError:
+            self.held[key] = reservation
+            raise
 
     def memory_info(self) -> MemoryInfo:
         """Return the device's memory less what this backend holds.

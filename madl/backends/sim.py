@@ -122,7 +122,10 @@ class SimBackend:
     def _known(self, reservation: Reservation) -> int:
         native = reservation.native
         if not isinstance(native, int) or native not in self._committed:
-            raise self._misuse("look-up", reservation.nbytes)
+            raise ValueError(
+                f"reservation must be one of this backend ({self.device}) that was not "
+                f"released yet, got {reservation!r}"
+            )
         return native
 
     def _inside(

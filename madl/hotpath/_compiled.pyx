@@ -1030,6 +1030,11 @@ cdef class HotPool:
         """Count nothing: what is counted changes together with the blocks."""
         return True
 
+    @property
+    def _bin_count(self):
+        """Bins there are, empty ones too."""
+        return self.bins.bin_count
+
     def _has_returned(self):
         """Whether blocks wait that belong to no bin."""
         return self.bins.returned is not NULL

@@ -269,6 +269,11 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
                 return
             self._unplace(block)
 
+    @property
+    def _bin_count(self) -> int:
+        """Bins there are, empty ones too."""
+        return len(self._bins)
+
     def _has_returned(self) -> bool:
         """Whether blocks wait that belong to no bin."""
         return bool(self._returned)

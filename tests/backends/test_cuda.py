@@ -17,6 +17,7 @@ import pytest
 from madl.testing.case import required_kinds
 from tests.backends.cuda.emulator import build
 from tests.programs import output_of
+from tests.sweeps import IS_LONG
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "cuda"
@@ -99,7 +100,7 @@ def test_without_a_driver_it_says_so() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3000 if IS_LONG else 300)
 @pytest.mark.parametrize("file", FILES)
 def test_the_suite_passes(file: str, environment: dict[str, str]) -> None:
     pytest_options = ("-q", "-rs", "-p", "no:cacheprovider", "--no-header")

@@ -14,7 +14,7 @@ if sys.platform != "linux":
 
 from madl.backends import _linux_calls, _proc
 from madl.backends._linux_reservations import LazyReservation, StrictReservation
-from madl.errors import OutOfMemoryError
+from madl.errors import BackendCallError, OutOfMemoryError
 from tests.backends.host import (
     GIB,
     KIB,
@@ -134,8 +134,43 @@ def test_a_commit_that_fails_halfway_is_undone(
     reservation.release()
 
 
-def test_a_strict_remap_that_is_refused_changes_nothing(
+def access(address: int, nbytes: int) -> set[str]:
+    """Return how the kernel lets a range be used."""
+    found = re.findall(
+        r"^([0-9a-f]+)-([0-9a-f]+) (\S+)",
+        Path("/proc/self/maps").read_text(),
+        re.MULTILINE,
+    )
+    return {
+        how
+        for first, last, how in found
+        if int(first, 16) < address + nbytes and int(last, 16) > address
+    }
+
+
+def test_pages_of_an_interrupted_decommit_are_usable_still(
     monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reservation = linux_memory(is_lazy_allowed=False).reserve(8 * PAGE)
+    reservation.commit(0, 4 * PAGE)
+    mmap = _linux_calls.sys_mmap
+
+    def map_and_interrupt(*arguments: int) -> int:
+        mmap(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_linux_calls, "sys_mmap", map_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reservation.decommit(PAGE, 2 * PAGE)
+
+    assert access(reservation.address, 4 * PAGE) == {"rw-p"}
+    reservation.release()
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EINVAL])
+def test_a_strict_remap_that_fails_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     reservation = linux_memory(is_lazy_allowed=False).reserve(8 * PAGE)
     reservation.commit(0, PAGE)
@@ -144,14 +179,14 @@ def test_a_strict_remap_that_is_refused_changes_nothing(
     def refuse(address: int, nbytes: int, protection: int) -> int:
         if address == reservation.address:
             return mprotect(address, nbytes, protection)
-        ctypes.set_errno(errno.ENOMEM)
+        ctypes.set_errno(code)
         return -1
 
     monkeypatch.setattr(_linux_calls, "sys_mprotect", refuse)
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises((OutOfMemoryError, BackendCallError)):
         reservation.remap(0, 4 * PAGE, PAGE)
 
-    write(reservation.address, 1)
+    assert access(reservation.address, PAGE) == {"rw-p"}
     reservation.release()
 
 

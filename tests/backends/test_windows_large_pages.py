@@ -168,6 +168,23 @@ def test_a_commit_of_large_pages_is_whole_or_nothing(
     reservation.release()
 
 
+def test_a_decommit_of_large_pages_is_whole_or_nothing(
+    kernel32: Kernel32, large_memory: WindowsMemory
+) -> None:
+    reservation = large_memory.reserve(8 * LARGE)
+    reservation.commit(0, 5 * LARGE)
+    kernel32.fail(3, 1450)
+
+    with pytest.raises(BackendCallError):
+        reservation.decommit(0, 5 * LARGE)
+
+    assert kernel32.committed_nbytes == 5 * LARGE
+    kernel32.recover()
+    reservation.decommit(0, 5 * LARGE)
+    assert kernel32.committed_nbytes == 0
+    reservation.release()
+
+
 def test_what_large_pages_do_not_fit_has_small_ones(
     large_memory: WindowsMemory,
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from madl.errors import BackendCallError
 from tests.fakes import Failure, FakeBackend, Fault
 from tests.property.pool_model import SETTINGS, PoolModel, Setting, random_step
+from tests.tally import tally
 
 STEPS = 30
 ON_FAKES = {name: item for name, item in SETTINGS.items() if not item.is_sim}
@@ -31,6 +32,10 @@ def walk(setting: Setting, seed: int, fault: Fault | None) -> PoolModel:
                     assert model.backend.committed_nbytes == committed
             if not is_always_interrupted(fault):
                 model.check()
+    tally.operations += STEPS
+    tally.faults += len(
+        [n for n in range(len(model.backend.calls)) if fault and fault.strikes(n + 1)]
+    )
     return model
 
 

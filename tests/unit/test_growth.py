@@ -7,6 +7,7 @@ from madl.backends.sim import SimBackend
 from madl.errors import BackendCallError, OutOfMemoryError
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import GRANULARITY, Failure, FakeBackend, Fault
+from tests.faulty import FaultyCalls
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -139,6 +140,25 @@ def test_a_recycling_that_fails_changes_nothing(failing: str) -> None:
     assert backend.is_committed_at(high.address, high.capacity)
 
 
+def test_a_request_over_the_limit_takes_nothing_from_the_device() -> None:
+    backend = FakeBackend()
+    pool = Pool(backend, limit=5 * PAGE, page_size=PAGE)
+    blocks = [pool.allocate(PAGE) for _ in range(4)]
+    blocks[0].free()
+    blocks[2].free()
+    pool.trim()
+    large = pool.allocate(2 * PAGE)  # above them, where it fits
+    blocks[1].free()
+    # The lowest three pages: one is missing, one is there, and one is missing again.
+    before = len(backend.calls)
+
+    with pytest.raises(OutOfMemoryError):
+        pool.allocate(3 * PAGE)
+
+    assert "commit" not in backend.calls[before:]
+    large.free()
+
+
 def test_a_page_that_nobody_gives_back_is_not_counted_as_committed() -> None:
     backend = FakeBackend(remaps=False)
     pool = Pool(backend, limit=8 * PAGE, page_size=PAGE)
@@ -239,6 +259,65 @@ def test_a_failed_release_of_a_segment_can_be_tried_again() -> None:
         pool.trim()
 
     assert pool.stats().committed_nbytes == backend.committed_nbytes > 0
+    pool.trim()
+    assert backend.reservations == {}
+
+
+@pytest.mark.parametrize("has_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("commits", [False, True], ids=["segment", "pages"])
+def test_nothing_is_placed_in_what_an_interrupted_release_may_have_given_back(
+    commits: bool, has_effect: bool
+) -> None:
+    backend = FakeBackend(commits=commits)
+    pool = Pool(backend, limit=512 * KIB)
+    pool.allocate(100).free()
+    # Pages go back first.
+    backend.fail(Fault(1 + commits, Failure.INTERRUPTED, has_effect=has_effect))
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.trim()
+
+    pool.check()
+    memory = pool.allocate(100)
+    assert backend.is_committed_at(memory.address, memory.capacity)
+    memory.free()
+    pool.trim()
+    assert backend.reservations == {}
+    assert pool.stats().reserved_nbytes == pool.stats().committed_nbytes == 0
+    pool.check()
+
+
+def test_an_interrupted_release_of_a_block_apart_is_not_tried_for_ever() -> None:
+    backend = FakeBackend()
+    pool = Pool(backend, pooling=False)
+    pool.allocate(100).free()
+    backend.fail(Fault(1, Failure.INTERRUPTED, has_effect=True))
+    with pytest.raises(KeyboardInterrupt):
+        pool.trim()
+
+    pool.trim()
+
+    assert pool.stats().reserved_nbytes == pool.stats().committed_nbytes == 0
+    pool.check()
+
+
+@pytest.mark.parametrize("failure", [Failure.BROKEN, Failure.INTERRUPTED])
+def test_a_reservation_that_is_taken_once_more_and_not_released_is_tried_again(
+    failure: Failure,
+) -> None:
+    # Half is taken, then given back for a quarter; that fails.
+    backend = FakeBackend()
+    calls = FaultyCalls(backend)
+    pool = Pool(backend)
+    backend.fault = Fault(1, Failure.REFUSED)
+    calls.arm(Fault(4, failure))  # after a question and two reservations
+
+    with pytest.raises((BackendCallError, KeyboardInterrupt)):
+        pool.allocate(100)
+
+    assert calls.struck == ["release"]
+
+    pool.check()
     pool.trim()
     assert backend.reservations == {}
 

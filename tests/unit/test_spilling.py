@@ -424,7 +424,9 @@ def in_child(call: Callable[[], None]) -> int:
     os._exit(0)
 
 
-def spilled_secret(to: str, directory: Path | None = None) -> tuple[Spillable, Copy]:
+def spilled_secret(
+    to: Literal["host", "file"], directory: Path | None = None
+) -> tuple[Spillable, Copy]:
     """Return what was spilled from a pool that wipes, and its copy."""
     memory = Pool("cpu", zero="free").allocate(100 * KIB)
     memory.fill(7)

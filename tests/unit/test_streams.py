@@ -547,3 +547,18 @@ def test_lanes_of_many_threads_have_one_exact_account() -> None:
     stats = pool.stats()
     assert (stats.live_nbytes, stats.allocation_count) == (0, 4 * count)
     pool.check()
+
+
+def test_misses_of_a_stream_that_was_forgotten_are_counted_still(
+    backend: FakeBackend,
+) -> None:
+    pool = Pool(backend)
+    stream = backend.make_stream()
+    pool.allocate(100).free()
+    for nbytes in (1000, 2000, 3000):
+        pool.allocate(nbytes, stream=stream).free()
+    before = pool.stats().miss_count
+
+    pool.forget_stream(stream)
+
+    assert pool.stats().miss_count == before == 4

@@ -17,7 +17,7 @@ from madl import (
 )
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Backend, Capability, Reservation
-from madl.location import reservation_of
+from madl.location import reserved_place
 from madl.options import Zero
 from madl.testing import FakeBackend, Fault
 from madl.testing.fake_bytes import GARBAGE
@@ -61,7 +61,7 @@ class Place:
         assert placed is not None
         arena, self.offset, self.nbytes = placed
         assert arena is not None
-        self._reservation = reservation_of(arena)
+        self._reservation = reserved_place(arena, 0)[0]
         self._backend = memory._pool._backend
 
     def content(self) -> set[int]:

@@ -25,7 +25,7 @@ class FaultyCalls:
     def __init__(self, *, code: int = OUT_OF_HOST_MEMORY) -> None:
         self._real = OpenclCalls()
         self.Error = self._real.Error
-        self._code = code
+        self.code = code
         self._fails_in = 0
         self._always = ""
         self.taken: list[Any] = []
@@ -47,7 +47,7 @@ class FaultyCalls:
             self._fails_in -= 1
             if self._fails_in == 0 or name == self._always:
                 self.failed = name
-                raise cl_error(f"cl_{name}", self._code)
+                raise cl_error(f"cl_{name}", self.code)
             made = real(*arguments, **options)
             if name in ("create_buffer", "create_managed"):
                 self.taken.append(made)

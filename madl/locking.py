@@ -1,0 +1,74 @@
+"""The lock of a pool: who holds it, who must not wait for it, and what ends in it."""
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from madl.errors import MadlError
+from madl.forking import is_in_a_pool
+from madl.growth import Growth
+from madl.hotpath import HotPool
+from madl.recovery import recover
+
+_Result = TypeVar("_Result")
+
+
+class LockedPool(HotPool):
+    """What a pool does under its lock, which its lanes share."""
+
+    _was_closed = False
+    _growth: Growth
+
+    @property
+    def _head(self) -> Any:  # noqa: ANN401  # Pool, which is not known here
+        """The pool itself, for whatever is one of its lanes."""
+        return self
+
+    @property
+    def _is_closed(self) -> bool:
+        closed: bool = self._head._was_closed
+        return closed
+
+    @abstractmethod
+    def _freed_after_close(self) -> None:
+        """Give back what was freed since the pool was closed. Runs in finalizers."""
+
+    def _locked(self, act: Callable[[], _Result]) -> _Result:
+        """Call ``act`` while the pool's lock is held, which is not reentrant.
+
+        Not a context manager: when a signal handler raises between its first line and
+        the block, the lock is held until somebody drops the error.
+        """
+        ident = threading.get_ident()
+        if self._lock_holder == ident:
+            raise RuntimeError(
+                f"{self!r} is in the middle of a call of this thread; signal handlers "
+                "and finalizers may allocate and free, nothing else"
+            )
+        with self._lock:
+            # No call in between: a signal handler that came there would wait for ever.
+            self._lock_holder = ident
+            try:
+                if self._was_interrupted:
+                    recover(self._head, self._growth)
+                result = act()
+            except MadlError:
+                raise
+            except BaseException:  # a signal handler's, and nobody knows in what
+                self._was_interrupted = True
+                raise
+            finally:
+                self._lock_holder = 0
+        if self._is_closed:
+            self._freed_after_close()
+        return result
+
+    def _must_not_wait(self) -> bool:
+        """Return whether waiting for the lock, which is taken, may be for ever.
+
+        A finalizer or signal handler may come while this thread has the lock of another
+        pool, and whoever has ours may be waiting for that one, in the same way. All who
+        do so look first, so of those in a circle one sees that the lock is taken.
+        """
+        return self._lock_holder == threading.get_ident() or is_in_a_pool()
