@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-import madl.memory  # noqa: F401  # it registers what stands behind Memory's methods
-from madl import accounting, forking
+from madl import accounting, forking, staged
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
@@ -19,6 +18,7 @@ from madl.errors import MadlError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
+from madl.memory import copy as copy  # what stands behind Memory's methods, and copies
 from madl.options import PoolOptions
 from madl.sizes import parse_nbytes
 from madl.snapshot import PoolSnapshot
@@ -230,3 +230,6 @@ class Pool(StreamPool):
             CorruptedPoolError: With what was found and what was expected.
         """
         self._locked(lambda: accounting.check(self, self._growth))
+
+
+staged.take_from(Pool)
