@@ -16,6 +16,7 @@ from madl.backends.staging import Staging
 
 _LEGACY = 1
 _MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+_BY_THE_CPU = Capability.PINNED | Capability.MANAGED
 _ANY = "cuMemcpyAsync"
 """The copy that finds out by the addresses whose memory each side is. The others are
 for device memory on one side, which pinned memory is not."""
@@ -110,7 +111,8 @@ class CudaWork:
         """
         of = backend._at(source, source_offset, nbytes)
         to = self._at(destination, destination_offset, nbytes)
-        if self._is_host or backend._is_host:
+        reached = (self.capabilities | backend.capabilities) & _BY_THE_CPU
+        if reached or self.shares_streams(backend):
             self._queue(_ANY, to, of, nbytes, stream=stream)
             return
         contexts = (self._device.context, backend._device.context)
@@ -139,7 +141,7 @@ class CudaWork:
         captures, for later, and those of host memory that the driver knows: it is
         pinned.
         """
-        if self.capabilities & (Capability.PINNED | Capability.MANAGED):
+        if self.capabilities & _BY_THE_CPU:
             return None
         handle = _LEGACY if stream is None else handle_of(stream)
         if self._knows(_address_of(host)) or self.is_capturing(handle):
