@@ -181,7 +181,9 @@ def numpy_suite(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Test CUDA on a GPU and measure it beside its peers: build/bench/gpu.json.
+    """Test CUDA on a GPU and measure it beside its peers: build/bench/gpu*.json.
+
+    With torch, the models of ``madl whatif`` are held against what PyTorch reserves.
 
     Arguments are the packages to compare with, as ``cupy-cuda13x torch``; without any,
     it is the driver alone. ``MADL_CUDA_DRIVER=emulated`` tries all of this where there
@@ -194,6 +196,8 @@ def gpu(session: nox.Session) -> None:
     required = {"MADL_REQUIRE": "cuda", "MADL_CUDA_DRIVER": driver}
     session.run("pytest", "-s", "tests/backends/test_cuda.py", env=required)
     measure = ["python", "-m", "benchmarks.gpu", "--json=build/bench/gpu.json"]
+    models = ["python", "-m", "benchmarks.gpu_whatif"]
+    session.run(*models, "--json=build/bench/gpu-whatif.json")
     if driver != "emulated":
         session.run(*measure)
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.answer import Answer, Row, Table
 from benchmarks.gpu_contenders import CONTENDERS, Contender
+from benchmarks.gpu_copies import copies
 from benchmarks.timing import in_turns, ratio, spread
 from madl.backends.cuda import CudaBackend
 from madl.diagnostics import example_names, example_path, open_trace
@@ -34,7 +35,7 @@ def run(*, quick: bool) -> Answer:
     """Measure every contender that works here, in turns."""
     contenders, notes = _open_all()
     rounds = 5 if quick else 15
-    tables = [*_pairs(contenders, rounds), _growth(rounds)]
+    tables = [*_pairs(contenders, rounds), _growth(rounds), *copies(rounds)]
     for contender in contenders.values():
         contender.empty()
     names = example_names()[:1] if quick else example_names()
@@ -46,7 +47,7 @@ def run(*, quick: bool) -> Answer:
             notes.append(f"{name}: not replayed: it needs more than {needed}")
             continue
         tables.append(_trace(name, trace, contenders, notes, 3 if quick else 5))
-    question = "What does memory of a GPU cost, to take and to give back?"
+    question = "What does memory of a GPU cost, to take, to give back and to copy?"
     return Answer(question, tuple(tables), {}, tuple(notes))
 
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from madl.integrations.arrays import empty, empty_like, full, zeros
     from madl.integrations.shared import share
     from madl.limits import limit_device
-    from madl.memory import copy
-    from madl.pool import Pool
+    from madl.pool import Pool, copy
     from madl.settings import (
         LateSettingWarning,
         SettingState,
@@ -96,8 +95,7 @@ _HOMES = {
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
     "madl.limits": ("limit_device",),
     "madl.integrations.shared": ("share",),
-    "madl.memory": ("copy",),
-    "madl.pool": ("Pool",),
+    "madl.pool": ("Pool", "copy"),
     "madl.settings": (
         "LateSettingWarning",
         "SettingState",

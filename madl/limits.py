@@ -25,11 +25,22 @@ def limit_device(
 
     Raises:
         BackendNotFoundError: No backend opens the device.
+        ValueError: The name is of a simulated device. Each is one of its own, so the
+            name reaches no pool: pass the object that the pools were made with.
         TypeError, ValueError, OverflowError: A limit is no byte count.
 
-    Thread-safe. Each simulated device is one of its own: name it by its object.
+    Thread-safe.
     """
-    backend = registry.open_device(device) if isinstance(device, str) else device
+    if isinstance(device, str):
+        backend = registry.open_device(device)
+        if getattr(backend, "is_simulated", False):
+            raise ValueError(
+                f"a limit of {device!r} would reach no pool: each simulated device is "
+                "one of its own. Try: backend = SimBackend(), Pool(backend) and "
+                "limit_device(backend, ...)"
+            )
+    else:
+        backend = device
     limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
     soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
     device_budget(CountedBackend(backend)).set_limits(limit_nbytes, soft_limit_nbytes)

@@ -80,6 +80,8 @@ class PoolOptions(NamedTuple):
 
     def growth_nbytes(self, backend: CountedBackend, capacity: int) -> int:
         """Return the most that is committed for a block, under any larger limit."""
+        if not self.pooling:  # each block has a reservation of its own
+            return align_up(capacity, backend.granularity)
         if Capability.COMMIT in backend.capabilities:
             return align_up(capacity, self.page_nbytes)
         return align_up(capacity, max(SEGMENT_NBYTES, backend.granularity))

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-import madl.memory  # noqa: F401  # it registers what stands behind Memory's methods
-from madl import accounting, forking
+from madl import accounting, forking, staged
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
@@ -21,6 +20,7 @@ from madl.errors import BackendError, OutOfMemoryError
 from madl.hotpath import BlockState
 from madl.idle import trim_when_idle
 from madl.lanes import StreamPool
+from madl.memory import copy as copy  # what stands behind Memory's methods, and copies
 from madl.options import Fit, PoolOptions, Zero
 from madl.sizes import parse_nbytes
 from madl.snapshot import PoolSnapshot
@@ -279,3 +279,6 @@ class Pool(StreamPool):
     def _check_now(self) -> None:
         accounting.check(self, self._growth)
         self._keep_damage()
+
+
+staged.take_from(Pool)

@@ -14,6 +14,7 @@ from madl.foreign import Foreign, is_on_device, part_of_array
 from madl.hostbytes import bytes_of_array
 from madl.hotpath import Memory
 from madl.location import Part, is_plain_host, locate, reserved_place
+from madl.staged import open_stage
 from madl.views import view
 
 STAGE_NBYTES = 8 << 20
@@ -125,7 +126,7 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
         if any(map(_is_nothing_on_streams, (destination, source))):
             return
         raise no_streams(destination if isinstance(destination, Memory) else source)
-    if len(parts) == 2 and parts[0].backend.inner != parts[1].backend.inner:
+    if len(parts) == 2 and not _share_streams(parts[0].backend, parts[1].backend):
         raise MissingCapabilityError(
             parts[0].backend.device,
             f"streams that {parts[1].backend.device} shares",
@@ -140,6 +141,13 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
 def _is_nothing_on_streams(side: Any) -> bool:  # noqa: ANN401  # any buffer or Memory
     """Return whether a side is no bytes of a device where they could be queued."""
     return isinstance(side, Memory) and not side._nbytes and _has_streams(side)
+
+
+def _share_streams(one: CountedBackend, other: CountedBackend) -> bool:
+    """Return whether a stream runs on both."""
+    shares = getattr(one.inner, "shares_streams", None)
+    known = shares is not None and shares(other.inner)
+    return bool(known or one.inner == other.inner)
 
 
 def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
@@ -163,7 +171,7 @@ def _write(to: Part, of: "Part | memoryview", stream: object) -> None:
     elif of.backend.inner == to.backend.inner and not _overlap(of, to):
         _copy_inside(to, of, stream)
     elif (across := _way_across(to, of)) is not None:
-        _copy_across(across, to, of)
+        _copy_across(across, to, of, stream)
     else:
         stage = memoryview(bytearray(min(of.nbytes, STAGE_NBYTES)))
         for start, stop in _pieces(of.nbytes, backwards=_start(of) < _start(to)):
@@ -181,14 +189,24 @@ def _pieces(nbytes: int, *, backwards: bool) -> Iterator[tuple[int, int]]:
 
 def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
     where = of.holder.stream if stream is None else stream
-    of.backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+    stage = open_stage(of.backend, to, where)
+    if stage is None:
+        of.backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+    else:
+        with stage:
+            stage.read(to, of)
     if stream is None:
         _finish(of.backend, where)
 
 
 def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
     where = to.holder.stream if stream is None else stream
-    to.backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+    stage = open_stage(to.backend, of, where)
+    if stage is None:
+        to.backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+    else:
+        with stage:
+            stage.write(to, of)
     if stream is None:
         _finish(to.backend, where)
 
@@ -207,28 +225,34 @@ def _copy_inside(to: Part, of: Part, stream: object) -> None:
 
 
 def _way_across(to: Part, of: Part) -> Callable[..., None] | None:
-    """Return the call that copies from another device, where the backend has one.
+    """Return the call that copies from another backend, where this one has it.
 
-    It is for backends of one class, and for what only the devices reach: whether one
-    of them reaches host memory that was made for the other depends on the driver.
+    Without a word from them it is for two devices of one class, and for what only the
+    devices reach: whether one of them reaches host memory that was made for the other
+    depends on the driver.
     """
     there, here = of.backend, to.backend
+    found: Callable[..., None] | None = getattr(here.inner, "copy_from_device", None)
+    reaches = getattr(here.inner, "reaches", None)
+    if reaches is not None and reaches(there.inner):
+        return None if _overlap(of, to) else found
     if here.device == there.device or type(here.inner) is not type(there.inner):
         return None
     if (here.capabilities | there.capabilities) & _FOR_HOST:
         return None
-    found: Callable[..., None] | None = getattr(here.inner, "copy_from_device", None)
     return found
 
 
-def _copy_across(copy_from_device: Callable[..., None], to: Part, of: Part) -> None:
-    """Copy from another device, behind what is queued for both ranges.
+def _copy_across(
+    copy_from_device: Callable[..., None], to: Part, of: Part, stream: object
+) -> None:
+    """Copy from another backend, behind what is queued for both ranges.
 
-    No stream runs on both devices, so the host waits for the source.
+    Without a stream that runs on both, the host waits for the source.
     """
-    if Capability.STREAM_ORDERED in of.backend.capabilities:
+    where = to.holder.stream if stream is None else stream
+    if stream is None and Capability.STREAM_ORDERED in of.backend.capabilities:
         of.backend.synchronize(of.backend.record(of.holder.stream))
-    where = to.holder.stream
     copy_from_device(
         of.backend.inner,
         of.reservation,
@@ -238,7 +262,8 @@ def _copy_across(copy_from_device: Callable[..., None], to: Part, of: Part) -> N
         to.nbytes,
         stream=where,
     )
-    _finish(to.backend, where)
+    if stream is None:
+        _finish(to.backend, where)
 
 
 def _join(to: Part, of: Part) -> object:

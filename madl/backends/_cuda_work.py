@@ -8,11 +8,15 @@ from abc import abstractmethod
 from collections.abc import Hashable
 from typing import Any
 
+from madl.backends._cuda_calls import SUCCESS
 from madl.backends._cuda_device import CudaDevice
 from madl.backends._cuda_streams import CudaEvent, CudaStreams, handle_of
-from madl.backends.protocol import Reservation
+from madl.backends.protocol import Capability, Reservation
+from madl.backends.staging import Staging
 
 _LEGACY = 1
+_MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+_BY_THE_CPU = Capability.PINNED | Capability.MANAGED
 _ANY = "cuMemcpyAsync"
 """The copy that finds out by the addresses whose memory each side is. The others are
 for device memory on one side, which pinned memory is not."""
@@ -25,6 +29,7 @@ class CudaWork:
     _streams: CudaStreams
     _is_host: bool
     """Whether the memory is the host's."""
+    capabilities: Capability
 
     @abstractmethod
     def _at(self, reservation: Reservation, offset: int, nbytes: int) -> int:
@@ -106,13 +111,58 @@ class CudaWork:
         """
         of = backend._at(source, source_offset, nbytes)
         to = self._at(destination, destination_offset, nbytes)
-        if self._is_host or backend._is_host:
+        reached = (self.capabilities | backend.capabilities) & _BY_THE_CPU
+        if reached or self.shares_streams(backend):
             self._queue(_ANY, to, of, nbytes, stream=stream)
             return
         contexts = (self._device.context, backend._device.context)
         self._queue(
             "cuMemcpyPeerAsync", to, contexts[0], of, contexts[1], nbytes, stream=stream
         )
+
+    def reaches(self, backend: object) -> bool:
+        """Return whether ``copy_from_device`` takes memory of another backend.
+
+        Host memory is pinned for all devices, and managed memory is everybody's.
+        """
+        return isinstance(backend, CudaWork)
+
+    def shares_streams(self, backend: object) -> bool:
+        """Return whether a stream of this backend's runs on another one too."""
+        return (
+            isinstance(backend, CudaWork)
+            and backend._device.index == self._device.index
+        )
+
+    def staging(self, host: memoryview, stream: object) -> Staging | None:
+        """Return how a large copy to or from ``host`` is done best, if not directly.
+
+        Directly go those of memory that the CPU reaches as well, those that a graph
+        captures, for later, and those of host memory that the driver knows: it is
+        pinned.
+        """
+        if self.capabilities & _BY_THE_CPU:
+            return None
+        handle = _LEGACY if stream is None else handle_of(stream)
+        if self._knows(_address_of(host)) or self.is_capturing(handle):
+            return None
+        return Staging(
+            f"cuda_pinned:{self._device.index}",
+            handle,
+            lambda: self._finish(handle),
+        )
+
+    def _knows(self, address: int) -> bool:
+        """Return whether host memory was pinned, by whomever, or is managed."""
+        calls = self._device.calls
+        name = calls.driver.CUpointer_attribute(_MEMORY_TYPE)
+        with self._device.current():
+            status, kind = calls.status("cuPointerGetAttribute", name, address)
+        return status == SUCCESS and bool(int(kind))
+
+    def _finish(self, handle: int) -> None:
+        with self._device.current():
+            self._device.calls.call("finish a copy", "cuStreamSynchronize", handle)
 
     def fill(
         self,

@@ -12,8 +12,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Protocol, Self, cast
 
+from madl.backends.kept import KeptReservations
 from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
-from madl.errors import BackendCallError, BackendNotFoundError, OutOfMemoryError
+from madl.errors import BackendNotFoundError, OutOfMemoryError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
 PAGE_NBYTES = 2 << 20
@@ -125,7 +126,7 @@ class CpuBackend:
             PAGE_NBYTES if page_nbytes is None else page_nbytes
         )
         self.alignment = self._memory.alignment
-        self._reservations: dict[int | None, HostReservation] = {}
+        self._kept = KeptReservations[HostReservation](self.device)
         self.capabilities = Capability.HOST_ACCESS | Capability.PREFAULT
         if not self._memory.commit_refusal:
             self.capabilities |= Capability.COMMIT
@@ -174,28 +175,19 @@ class CpuBackend:
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take ``nbytes`` bytes of address space."""
-        reservation = self._memory.reserve(nbytes)
-        self._reservations[reservation.address] = reservation
-        return Reservation(reservation.address, nbytes, reservation.address)
+        return self._kept.keep(self._memory.reserve(nbytes), nbytes)
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back to the system, committed or not."""
-        found = self._find(reservation)
-        # First: a signal handler can be given the same address once it is free.
-        del self._reservations[found.address]
-        try:
-            found.release()
-        except BackendCallError:
-            self._reservations[found.address] = found
-            raise
+        self._kept.release(reservation)
 
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Make ``[offset, offset + nbytes)`` usable."""
-        self._find(reservation).commit(offset, nbytes)
+        self._kept.find(reservation).commit(offset, nbytes)
 
     def decommit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Give the memory of ``[offset, offset + nbytes)`` back."""
-        self._find(reservation).decommit(offset, nbytes)
+        self._kept.find(reservation).decommit(offset, nbytes)
 
     def remap(
         self,
@@ -211,8 +203,8 @@ class CpuBackend:
         Where the system will not move it, the source is given back and the
         destination committed instead; the content is lost then.
         """
-        found = self._find(reservation)
-        target = found if into is None else self._find(into)
+        found = self._kept.find(reservation)
+        target = found if into is None else self._kept.find(into)
         found.remap(source, destination, nbytes, target)
 
     def memory_info(self) -> MemoryInfo:
@@ -239,15 +231,6 @@ class CpuBackend:
             "page": format_nbytes(self.page_nbytes),
             **self._memory.describe(),
         }
-
-    def _find(self, reservation: Reservation) -> HostReservation:
-        found = self._reservations.get(reservation.address)
-        if found is None:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was "
-                f"not released yet, got {reservation!r}"
-            )
-        return found
 
 
 def madl_devices() -> list[str]:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from madl.backends.cpu import HostMemory, open_host_memory
+from madl.backends.kept import KeptReservations
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, OutOfMemoryError, OutOfMemoryReport
 
@@ -53,7 +54,7 @@ class SharedBackend:
         self._system: Any = import_module(f"madl.backends.{_MODULE}")
         self.granularity: int = self._system.GRANULARITY
         self.alignment = self.granularity
-        self._segments: dict[int, Segment] = {}
+        self._kept = KeptReservations[Segment](self.device)
 
     @cached_property
     def _host(self) -> HostMemory:
@@ -68,18 +69,11 @@ class SharedBackend:
         """Take memory; more than the machine has is refused."""
         if nbytes > self._most_nbytes:  # the system would lend it, and then fail
             raise OutOfMemoryError(OutOfMemoryReport(self.device, nbytes, nbytes))
-        return self._keep(self._system.make(nbytes), nbytes)
+        return self._kept.keep(self._system.make(nbytes), nbytes)
 
     def release(self, reservation: Reservation) -> None:
         """Unmap a reservation."""
-        segment = self._find(reservation)
-        # First: a signal handler can be given the same address once it is free.
-        del self._segments[segment.address]
-        try:
-            segment.release()
-        except Exception:
-            self._segments[segment.address] = segment
-            raise
+        self._kept.release(reservation)
 
     def memory_info(self) -> MemoryInfo:
         """Return this machine's memory, or what the system leaves to the process."""
@@ -87,32 +81,19 @@ class SharedBackend:
 
     def share(self, reservation: Reservation) -> object:
         """Return what ``multiprocessing`` can send; it keeps the memory by itself."""
-        segment = self._find(reservation)
+        segment = self._kept.find(reservation)
         return SharedPart(segment.descriptor, segment.start)
 
     def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
         """Map what another process, or this one, has shared."""
         descriptor, start = cast("SharedPart", shared)
         segment = self._system.attach(descriptor, start + offset, nbytes)
-        return self._keep(segment, nbytes)
+        return self._kept.keep(segment, nbytes)
 
     def describe(self) -> dict[str, str]:
         """Return what is in force on this machine, in words, for ``madl info``."""
         described: dict[str, str] = self._system.describe()
         return described
-
-    def _keep(self, segment: Segment, nbytes: int) -> Reservation:
-        self._segments[segment.address] = segment
-        return Reservation(segment.address, nbytes, segment.address)
-
-    def _find(self, reservation: Reservation) -> Segment:
-        found = self._segments.get(reservation.address or 0)
-        if found is None:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was "
-                f"not released yet, got {reservation!r}"
-            )
-        return found
 
 
 def madl_devices() -> list[str]:

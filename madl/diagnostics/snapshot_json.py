@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from madl.diagnostics.stack_text import stack_from_lists
-from madl.diagnostics.trace_lines import TraceSource, opened, path_of, read_up_to
+from madl.diagnostics.trace_lines import TraceSource, path_of, read_whole
 from madl.diagnostics.whole_files import write_whole
 from madl.errors import FileFormatError
 from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
@@ -60,11 +60,7 @@ def load_snapshot(source: TraceSource) -> PoolSnapshot:
         FileFormatError: It cannot be opened, is of another kind, or is broken.
     """
     path = path_of(source)
-    with opened(source) as file:
-        text = read_up_to(file, SNAPSHOT_LIMIT_NBYTES)
-    if len(text) > SNAPSHOT_LIMIT_NBYTES:
-        reason = f"a snapshot has at most {SNAPSHOT_LIMIT_NBYTES} bytes"
-        raise FileFormatError(path, 0, reason)
+    text = read_whole(source, "a snapshot", SNAPSHOT_LIMIT_NBYTES)
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

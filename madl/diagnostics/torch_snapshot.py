@@ -13,7 +13,7 @@ from madl.diagnostics.trace_lines import (
     TraceSource,
     opened,
     path_of,
-    read_up_to,
+    read_whole,
 )
 from madl.errors import FileFormatError
 
@@ -96,8 +96,7 @@ def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:
             containers, text and numbers. Nothing in it is ever called.
     """
     path = path_of(source)
-    with opened(source) as file:
-        data = read_up_to(file, PICKLE_LIMIT_NBYTES)
+    data = read_whole(source, "a pickle", PICKLE_LIMIT_NBYTES)
     root = Fields(read_plain_pickle(data, path), path, "")
     places = _Places()
     return TorchSnapshot(

@@ -156,13 +156,24 @@ def shown(field: bytes) -> str:
     return f"{text[:_SHOWN_LETTERS]!r}..."
 
 
-def read_up_to(file: IO[bytes], nbytes: int) -> bytes:
-    """Return the content, or a little more than ``nbytes`` where there is more.
+def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
+    """Return all that is in a file, unpacked if its content is gzip.
 
-    Piece by piece: asked for so many bytes at once, a file makes room for all of them.
+    Args:
+        source: A path, or the bytes themselves.
+        what: What errors call the content, as in ``"a snapshot"``.
+        most_nbytes: What it has at most, unpacked.
+
+    Raises:
+        FileFormatError: It is larger, or cannot be opened, read or unpacked.
     """
+    # Piece by piece: asked for all at once, a file makes room for the most it may have.
     pieces, total = [], 0
-    while total <= nbytes and (piece := file.read(_PIECE_NBYTES)):
-        pieces.append(piece)
-        total += len(piece)
+    with opened(source) as file:
+        while total <= most_nbytes and (piece := file.read(_PIECE_NBYTES)):
+            pieces.append(piece)
+            total += len(piece)
+    if total > most_nbytes:
+        reason = f"{what} has at most {most_nbytes} bytes"
+        raise FileFormatError(path_of(source), 0, reason)
     return b"".join(pieces)

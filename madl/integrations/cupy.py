@@ -5,14 +5,21 @@ by reference, so it goes back with the last of them, without a callback.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from madl.hotpath import Memory
-from madl.integrations.peers import cuda_backend_of, import_peer
+from madl.integrations.peers import (
+    cuda_backend_of,
+    import_peer,
+    memory_of,
+    record_stream,
+)
 from madl.pool import Pool
 
 if TYPE_CHECKING:
     import cupy
+
+__all__ = ["PoolAllocator", "memory_of", "record_stream"]
 
 
 class PoolAllocator:
@@ -73,29 +80,3 @@ class _Block:
         self.ptr = memory.address
         self.size = memory.nbytes
         self.device_id = index
-
-
-def memory_of(array: "cupy.ndarray") -> Memory:
-    """Return the memory that an array lies in.
-
-    Raises:
-        ValueError: It is not from a pool.
-    """
-    memory = getattr(array.data.mem, "madl_memory", None)
-    if memory is None:
-        raise ValueError(
-            f"the array of {array.nbytes} bytes has no memory of a madl.Pool; make it "
-            "after cupy.cuda.set_allocator(PoolAllocator(pool))"
-        )
-    return cast("Memory", memory)
-
-
-def record_stream(array: "cupy.ndarray", stream: object) -> None:
-    """Say that work queued in another stream uses an array.
-
-    Call it after that work is queued and before the array is dropped.
-
-    Raises:
-        ValueError: The array is not from a pool, or the stream of another device.
-    """
-    memory_of(array).record_stream(stream)

@@ -8,17 +8,22 @@ one, and what is used in another stream has to be told by ``record_stream``.
 import ctypes
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from madl import defaults
 from madl.errors import MissingCapabilityError
-from madl.hotpath import Memory
-from madl.integrations.peers import cuda_backend_of, import_peer
+from madl.integrations.peers import (
+    cuda_backend_of,
+    import_peer,
+    memory_of,
+    record_stream,
+)
 from madl.pool import Pool
 
 if TYPE_CHECKING:
     from numba.cuda import MemoryPointer
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+__all__ = ["memory_of", "pool_of", "record_stream", "use_pool"]
 
 INTERFACE_VERSION = 1
 """Of Numba's plugin interface."""
@@ -60,33 +65,6 @@ def pool_of(device: str) -> Pool:
     if pool is None or pool.is_closed:
         pool = _pools[device] = defaults.default_pool(device)
     return pool
-
-
-def memory_of(array: "DeviceNDArray") -> Memory:
-    """Return the memory that a device array lies in.
-
-    Raises:
-        ValueError: It is not from a pool.
-    """
-    owner = getattr(array.gpu_data, "owner", None)
-    memory = getattr(owner, "madl_memory", None)
-    if memory is None:
-        raise ValueError(
-            f"the array of {array.nbytes} bytes has no memory of a madl.Pool; call "
-            "madl.integrations.numba.use_pool() before the first CUDA array"
-        )
-    return cast("Memory", memory)
-
-
-def record_stream(array: "DeviceNDArray", stream: object) -> None:
-    """Say that work queued in another stream uses an array.
-
-    Call it after that work is queued and before the array is dropped.
-
-    Raises:
-        ValueError: The array is not from a pool, or the stream of another device.
-    """
-    memory_of(array).record_stream(stream)
 
 
 class _Manager:

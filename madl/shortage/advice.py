@@ -112,18 +112,33 @@ def _addresses(report: OutOfMemoryReport) -> str | None:
     if report.native is None or unused is None or unused < report.capacity_nbytes:
         return None
     says = f"the device says that {format_nbytes(unused)} are unused"
+    kept = report.others.unused_nbytes
+    trim = ""
+    if kept:
+        trim = f"trim() of other pools, which keep {format_nbytes(kept)} unused, or "
     if report.device.partition(":")[0] == "cpu":
-        return f"{says}, so raise what bounds this process: `ulimit -v`, its cgroup"
+        return (
+            f"{says}, so something bounds this process: {trim}a higher `ulimit -v` or "
+            "`ulimit -d`, or a larger cgroup"
+        )
     return (
-        f"{says}, but not in one piece, or not for this program: smaller blocks, or "
-        "end other programs that use it"
+        f"{says}, but not in one piece, or not for this program: {trim}smaller blocks, "
+        "or end other programs that use it"
     )
 
 
 def _other_programs(report: OutOfMemoryReport) -> str | None:
     """Look for memory of the device that no pool of this process has."""
-    total, missing = report.device_total_nbytes, _missing_nbytes(report)
-    if report.native is None or total is None or missing is None:
+    missing = _missing_nbytes(report)
+    if report.native is None or missing is None:
+        return None
+    return _theirs(report, missing)
+
+
+def _theirs(report: OutOfMemoryReport, missing: int) -> str | None:
+    """Say how much others have of the device, if that is as much as is missing."""
+    total = report.device_total_nbytes
+    if total is None:
         return None
     unused = report.device_unused_nbytes or 0
     ours = report.committed_nbytes + report.others.committed_nbytes
@@ -149,9 +164,10 @@ def _limit(report: OutOfMemoryReport) -> str | None:
     enough = report.enough_limit_nbytes
     unused = report.device_unused_nbytes
     if unused is not None and enough - limit > unused:
+        others = _theirs(report, enough - limit - unused)
         return (
             f"free some memory; a higher {which} does not help while the device has "
-            f"{format_nbytes(unused)} unused"
+            f"{format_nbytes(unused)} unused{f': first {others}' if others else ''}"
         )
     return f"free some memory, or a {which} of {format_at_least(enough)}"
 

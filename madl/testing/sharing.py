@@ -31,9 +31,7 @@ class ShareTests(BackendCase):
 
     def test_a_part_is_attached_from_where_it_starts(self) -> None:
         with self._sharing() as bench:
-            owned = bench.usable(3 * bench.unit)
-            data = pattern(3 * bench.unit, 1)
-            bench.write(owned, 0, data)
+            owned, data = bench.written(3 * bench.unit)
             shared = bench.backend.share(owned)
             attached = bench.attach(shared, bench.unit, bench.unit)
             found = bench.read(attached, 0, bench.unit)
@@ -41,9 +39,7 @@ class ShareTests(BackendCase):
 
     def test_what_is_attached_is_shared_on(self) -> None:
         with self._sharing() as bench:
-            owned = bench.usable(3 * bench.unit)
-            data = pattern(3 * bench.unit, 1)
-            bench.write(owned, 0, data)
+            owned, data = bench.written(3 * bench.unit)
             tail = bench.attach(bench.backend.share(owned), bench.unit, 2 * bench.unit)
             end = bench.attach(bench.backend.share(tail), bench.unit, bench.unit)
             found = bench.read(end, 0, bench.unit)
@@ -51,9 +47,7 @@ class ShareTests(BackendCase):
 
     def test_what_was_shared_outlives_its_owner(self) -> None:
         with self._sharing() as bench:
-            owned = bench.usable(bench.unit)
-            data = pattern(bench.unit, 1)
-            bench.write(owned, 0, data)
+            owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             bench.release(owned)
             attached = bench.attach(shared, 0, bench.unit)
@@ -63,9 +57,7 @@ class ShareTests(BackendCase):
 
     def test_what_is_attached_is_released_alone(self) -> None:
         with self._sharing() as bench:
-            owned = bench.usable(bench.unit)
-            data = pattern(bench.unit, 1)
-            bench.write(owned, 0, data)
+            owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             bench.release(bench.attach(shared, 0, bench.unit))
             found = bench.read(owned, 0, bench.unit)
@@ -73,9 +65,7 @@ class ShareTests(BackendCase):
 
     def test_multiprocessing_can_send_it(self) -> None:
         with self._sharing() as bench:
-            owned = bench.usable(bench.unit)
-            data = pattern(bench.unit, 1)
-            bench.write(owned, 0, data)
+            owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             try:
                 sent = bytes(ForkingPickler.dumps(shared))

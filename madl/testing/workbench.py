@@ -69,6 +69,12 @@ class Workbench:
         self.commit(reservation, 0, nbytes)
         return reservation
 
+    def written(self, nbytes: int) -> tuple[Reservation, bytes]:
+        """Take a reservation and fill it with a pattern; return both."""
+        reservation, data = self.usable(nbytes), pattern(nbytes, 1)
+        self.write(reservation, 0, data)
+        return reservation, data
+
     def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
         """Commit a range; without COMMIT it is committed already."""
         if self.has(Capability.COMMIT):

@@ -67,7 +67,7 @@ def test_a_walk_under_a_data_limit_is_strict() -> None:
         "backend = CpuBackend()\n"
         "walk = Walk(Pool(backend, page_size='64 KiB'), 1)\n"
         "for _ in steps(walk, 3000): pass\n"
-        "print({type(one).__name__ for one in backend._reservations.values()})\n"
+        "print({type(one).__name__ for one in backend._kept.values()})\n"
         "print(walk.pool.stats().recycled_pages > 100)\n"
         "live, refused = [], None\n"
         "while refused is None:\n"

@@ -111,6 +111,20 @@ def test_the_buttons_go_to_their_moments(
     assert said == [f"event {n}" for n in (8, 7, 2, 3, 6)]
 
 
+def test_the_step_of_the_last_event_can_be_seen_and_clicked(
+    chromium: Any,  # noqa: ANN401  # playwright's
+    page_of: Any,  # noqa: ANN401  # a fixture's function
+) -> None:
+    tab = Tab(chromium, page_of(open_history(fragmented().pickled())))
+    area = tab.page.query_selector("#timeline .nsewdrag").bounding_box()
+
+    tab.page.mouse.click(area["x"] + area["width"] - 6, area["y"] + 80)
+    tab.page.wait_for_timeout(500)
+
+    assert tab.readout().startswith("event 8 of 8 ")
+    assert tab.page.text_content("#timeline .hoverlayer").startswith("8")
+
+
 def test_a_block_under_the_pointer_says_what_it_is(
     chromium: Any,  # noqa: ANN401  # playwright's
     page_of: Any,  # noqa: ANN401  # a fixture's function

@@ -204,6 +204,19 @@ def test_a_limit_holds_and_reclaimers_are_asked(pool: Pool) -> None:
     assert (report.live_nbytes, report.limit_nbytes) == (second.nbytes, MIB)
 
 
+def test_the_limit_that_is_advised_is_enough_and_no_more() -> None:
+    limited = Pool("shared", limit=MIB)
+    held = limited.allocate(MIB)
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        limited.allocate(1)
+
+    enough = caught.value.report.enough_limit_nbytes
+    assert enough == MIB + limited._backend.granularity
+    larger = Pool("shared", limit=enough)
+    assert (larger.allocate(held.nbytes).nbytes, larger.allocate(1).nbytes) == (MIB, 1)
+
+
 def test_a_tag_counts_what_is_attached_under_it(pool: Pool) -> None:
     token = madl.share(pool.allocate(100))
 

@@ -91,6 +91,30 @@ def test_tokens_are_arguments_and_go_through_queues_pipes_and_pools(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+ARGUMENT = """
+import multiprocessing
+import madl
+
+def fill(token, value):
+    token.attach().fill(value)
+
+if __name__ == "__main__":
+    memory = madl.allocate(1 << 20, device="shared")
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=fill, args=(madl.share(memory), 7))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    assert memory.tobytes() == b"\\x07" * (1 << 20)
+"""
+
+
+def test_a_spawned_process_takes_a_token_as_its_argument() -> None:
+    done = run_as_file(ARGUMENT)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 EXECUTOR = """
 import concurrent.futures
 import multiprocessing

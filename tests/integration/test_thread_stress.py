@@ -3,11 +3,10 @@
 import ctypes
 import os
 import random
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -17,15 +16,10 @@ import madl
 from madl import Memory, Pool
 
 SECONDS = float(os.environ.get("MADL_STRESS_S", "1"))
-pytestmark = pytest.mark.timeout(60 + 4 * SECONDS)
-
-
-@pytest.fixture(autouse=True)
-def quick_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+pytestmark = [
+    pytest.mark.timeout(60 + 4 * SECONDS),
+    pytest.mark.usefixtures("quick_switches"),
+]
 
 
 class Crowd:

@@ -2,9 +2,8 @@
 
 import contextlib
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,14 +12,7 @@ import madl
 from madl import Memory, Pool
 
 THREADS = 6
-
-
-@pytest.fixture(autouse=True)
-def quick_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
+pytestmark = pytest.mark.usefixtures("quick_switches")
 
 
 def run(*work: Callable[[], object]) -> None:

@@ -35,7 +35,7 @@ class SharesWhatItOwns(SharedBackend):
 
 class EmptiesWhatItReleases(SharedBackend):
     def release(self, reservation: Reservation) -> None:
-        self._find(reservation)
+        self._kept.find(reservation)
         ctypes.memset(reservation.address or 0, 0, self.granularity)
         super().release(reservation)
 

@@ -473,6 +473,17 @@ def test_a_warning_that_is_an_error_changes_nothing(limits: str) -> None:
     pool.check()
 
 
+@pytest.mark.parametrize("limit", [MIB, None])
+def test_a_name_that_reaches_no_pool_is_refused(limit: int | None) -> None:
+    with pytest.raises(ValueError, match="would reach no pool") as caught:
+        madl.limit_device("sim", limit)
+
+    assert str(caught.value) == (
+        "a limit of 'sim' would reach no pool: each simulated device is one of its "
+        "own. Try: backend = SimBackend(), Pool(backend) and limit_device(backend, ...)"
+    )
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -202,7 +202,8 @@ def test_a_limit_that_the_device_could_not_fill_is_not_advised() -> None:
     assert held.nbytes == 15 * MIB
     assert advice_of(report) == (
         "free some memory; a higher limit does not help while the device has 9.0 MiB "
-        "unused."
+        "unused: first end other programs that use sim: 40.0 MiB of its 64.0 MiB are "
+        "not in any pool of this process."
     )
 
 
@@ -211,8 +212,8 @@ def test_a_limit_that_the_device_could_not_fill_is_not_advised() -> None:
     [
         (
             "cpu",
-            "the device says that 8.0 MiB are unused, so raise what bounds this "
-            "process: `ulimit -v`, its cgroup.",
+            "the device says that 8.0 MiB are unused, so something bounds this "
+            "process: a higher `ulimit -v` or `ulimit -d`, or a larger cgroup.",
         ),
         (
             "opencl:0",

@@ -439,7 +439,9 @@ def spilled_secret(
 
 @pytest.mark.parametrize("how", ["closed", "restored", "dropped"])
 @pytest.mark.parametrize("to", ["host", "file"])
-def test_the_copy_is_wiped_where_the_pool_wipes(to: str, how: str) -> None:
+def test_the_copy_is_wiped_where_the_pool_wipes(
+    to: Literal["host", "file"], how: str
+) -> None:
     spillable, copy = spilled_secret(to)
     read: Callable[[], bytes]
     if isinstance(copy, HostCopy):

@@ -17,7 +17,11 @@ from install import Wine, install, set_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SUITES = ("tests/backends", "tests/hotpath", "tests/property", "tests/unit")
+SHARING = ("test_shared_memory.py", "test_shared_processes.py")
+SUITES = (
+    *(f"tests/{name}" for name in ("backends", "hotpath", "property", "unit")),
+    *(f"tests/integration/{name}" for name in SHARING),
+)
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "known_differences")
 COMMANDS = (
     (*PYTEST, *SUITES),

@@ -65,19 +65,26 @@
   const failure = data.markers.filter(([, label]) => label === data.failure_label).at(-1);
   const lineAt = (x, paint, dash) => ({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: paint, width: dash ? 1 : 2, dash: dash || "solid" } });
 
+  // The last event has a step too; at half of its width, what lies under the pointer is
+  // still called by its number.
+  const until = data.last_moment + 0.49;
+  const moments = [...curves.moments, until], fragmentationMoments = [...curves.fragmentation_moments, until];
+  const steps = (values) => [...values, values.at(-1)];
+
   const traces = () => {
-    const lines = curves.live.map((values, group) => ({
-      name: plain(short(data.groups[group], 60)), x: curves.moments, y: values.map((nbytes) => nbytes / scale),
+    const lines = curves.live.map(steps).map((values, group) => ({
+      name: plain(short(data.groups[group], 60)), x: moments, y: values.map((nbytes) => nbytes / scale),
       customdata: values.map(shown), stackgroup: "live", mode: "lines",
       line: { width: 0.6, color: colour(group), shape: "hv" }, fillcolor: colour(group),
       hovertemplate: "%{customdata}",
     }));
-    const line = (name, y, extra) => ({ name, x: curves.moments, y, mode: "lines", hovertemplate: "%{customdata}", ...extra });
-    lines.push(line("committed", curves.committed.map((nbytes) => nbytes / scale),
-      { customdata: curves.committed.map(shown), line: { width: 2, color: style("--text"), shape: "hv" } }));
-    if (isLimitShown) lines.push(line("limit", curves.moments.map(() => data.limit / scale),
-      { customdata: curves.moments.map(() => shown(data.limit)), line: { width: 2, dash: "dash", color: style("--warn") } }));
-    lines.push({ name: "fragmentation", x: curves.fragmentation_moments, y: curves.fragmentation.map((ratio) => 100 * ratio), yaxis: "y2",
+    const committed = steps(curves.committed);
+    const line = (name, y, extra) => ({ name, x: moments, y, mode: "lines", hovertemplate: "%{customdata}", ...extra });
+    lines.push(line("committed", committed.map((nbytes) => nbytes / scale),
+      { customdata: committed.map(shown), line: { width: 2, color: style("--text"), shape: "hv" } }));
+    if (isLimitShown) lines.push(line("limit", moments.map(() => data.limit / scale),
+      { customdata: moments.map(() => shown(data.limit)), line: { width: 2, dash: "dash", color: style("--warn") } }));
+    lines.push({ name: "fragmentation", x: fragmentationMoments, y: steps(curves.fragmentation).map((ratio) => 100 * ratio), yaxis: "y2",
       mode: "lines", line: { width: 1.5, color: style("--accent"), shape: "hv" }, showlegend: false, hovertemplate: "%{y:.0f} %" });
     return lines;
   };
@@ -92,7 +99,7 @@
     ...base(), margin: { l: 64, r: 14, t: 8, b: 44 }, hovermode: "x unified",
     hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--text") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 12 } },
-    xaxis: { ...axis(), title: { text: "events" }, tickformat: ",d", hoverformat: ",d", range: [0, data.last_moment], anchor: "y2" },
+    xaxis: { ...axis(), title: { text: "events" }, tickformat: ",d", hoverformat: ",d", range: [0, until], anchor: "y2" },
     yaxis: { ...axis(), title: { text: unit }, domain: [0.3, 1], rangemode: "tozero" },
     yaxis2: { ...axis(), title: { text: "fragm. %" }, domain: [0, 0.2], range: [0, 102], tickvals: [0, 50, 100] },
     shapes: shapes(moment),
@@ -232,7 +239,7 @@
       drawMap();
       drawHolders();
       drawReadout();
-      if (lineMoment === moment) return;
+      if (lineMoment === moment || !window.Plotly) return;
       lineMoment = moment;
       Plotly.relayout(at("timeline"), { [`shapes[${markers.length}].x0`]: moment, [`shapes[${markers.length}].x1`]: moment });
     });
@@ -288,6 +295,11 @@
     drawLegend();
     show(moment);
   };
+  // Most of the time that a page takes to open is Plotly's: the map is there before it.
+  drawLegend();
+  show(moment);
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  document.head.append(element("script", at("plotly").textContent));
   drawAll();
   at("timeline").on("plotly_click", (event) => show(event.points[0].x));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

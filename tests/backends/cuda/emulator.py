@@ -31,7 +31,7 @@ class Emulator:
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
-        for name in ("calls", "count", "misuses"):
+        for name in ("calls", "count", "misuses", "pageable_nbytes"):
             getattr(self._library, f"emulated_{name}").restype = ctypes.c_longlong
         for name in ("failed", "misuse"):
             getattr(self._library, f"emulated_{name}").restype = ctypes.c_char_p
@@ -52,6 +52,10 @@ class Emulator:
     def calls(self) -> int:
         """Return how many calls there have been."""
         return int(self._library.emulated_calls())
+
+    def pageable_nbytes(self) -> int:
+        """Return the bytes copied in streams from and to memory that is not pinned."""
+        return int(self._library.emulated_pageable_nbytes())
 
     def fail(
         self, number: int, status: int, *, after: bool = False, lasts: bool = False

@@ -30,6 +30,18 @@ static Status check_sides(Address device, Address host)
     return misuse(INVALID_VALUE, "a copy between other sides than its name says");
 }
 
+static size_t pageable_nbytes;
+
+/* Bytes of copies in streams from or to memory that the driver did not make: with a
+   real one they are not copied by the device itself. */
+EXPORT long long emulated_pageable_nbytes(void) { return (long long)pageable_nbytes; }
+
+static void note_pageable(Address host, size_t nbytes)
+{
+    if (!find_range(host))
+        pageable_nbytes += nbytes;
+}
+
 static Status copy(Address to, Address from, size_t nbytes, void *stream, int waits)
 {
     NEED(context);
@@ -82,6 +94,7 @@ CALL(cuMemcpyHtoDAsync_v2, (Address to, const void *from, size_t n, void *stream
      (to, from, n, stream))
 {
     Status status = check_sides(to, (Address)from);
+    note_pageable((Address)from, n);
     return status == OK ? copy(to, (Address)from, n, stream, 0) : status;
 }
 
@@ -89,6 +102,7 @@ CALL(cuMemcpyDtoHAsync_v2, (void *to, Address from, size_t n, void *stream),
      (to, from, n, stream))
 {
     Status status = check_sides(from, (Address)to);
+    note_pageable((Address)to, n);
     return status == OK ? copy((Address)to, from, n, stream, 0) : status;
 }
 
