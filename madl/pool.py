@@ -26,12 +26,17 @@ from madl.stats import PoolStats
 
 
 class ClosedPool(NamedTuple):
-    """What was still live when a pool was closed."""
+    """What was still live when a pool was closed.
+
+    Attributes:
+        live_count: Blocks that were live.
+        live_nbytes: Bytes that were live, as asked for.
+        tags: Tags and their live bytes, the largest first.
+    """
 
     live_count: int
     live_nbytes: int
     tags: tuple[tuple[str | None, int], ...]
-    """Tags and their live bytes, the largest first."""
 
 
 class Pool(StreamPool):
@@ -50,7 +55,7 @@ class Pool(StreamPool):
         prefault: Fault memory in when it is committed, so that no first touch is slow.
         numa_node: Take memory of this NUMA node while it has any; ``None`` for what
             is near the thread that touches it first.
-        zero: Hand out zeroed memory. Not effective yet.
+        zero: Hand out zeroed memory. No device can yet, so ``True`` is refused.
         pooling: Keep freed memory for reuse. ``False`` takes every allocation from the
             device, for sanitizers and memory profilers; what was freed goes back when
             the pool next allocates, or is trimmed or closed. ``None`` follows
