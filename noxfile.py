@@ -221,6 +221,31 @@ def view(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation's site: build/docs/index.html."""
+    session.install(".", env=PURE)
+    session.install(*nox.project.dependency_groups(PROJECT, "docs"))
+    strict = ("--nitpicky", "--fail-on-warning", "--keep-going")
+    session.run("sphinx-build", *strict, *session.posargs, "docs", "build/docs")
+    session.run("python", "docs/links.py", "build/docs")
+
+
+@nox.session
+def tutorial(session: nox.Session) -> None:
+    """Run the tutorial and put what it prints into it; draw all pictures anew.
+
+    The browser is Debian's: chromium.
+    """
+    session.install(".[viz]", env=COMPILED)
+    session.install(*nox.project.dependency_groups(PROJECT, "test"), "playwright")
+    folder = session.create_tmp()
+    session.run("python", "-m", "docs.rerun", "docs/tutorial.md", folder)
+    session.run("python", "-m", "docs.figures")
+    required = {"MADL_REQUIRE": "browser"}
+    session.run("python", "-m", "docs.screenshots", folder, env=required)
+
+
+@nox.session
 def dask(session: nox.Session) -> None:
     """Test pools on Dask's workers; and, at length, what processes share."""
     session.install(".[dask]", env=PURE)

@@ -165,6 +165,9 @@ def allocate(
         stream: As for ``Pool.allocate``.
         tag: As for ``Pool.allocate``.
 
+    Returns:
+        Memory of at least ``nbytes`` bytes; its content is undefined.
+
     Raises:
         OutOfMemoryError: As for ``Pool.allocate``.
         BackendNotFoundError: No backend opens the device.

@@ -28,12 +28,17 @@ from madl.stats import PoolStats
 
 
 class ClosedPool(NamedTuple):
-    """What was still live when a pool was closed."""
+    """What was still live when a pool was closed.
+
+    Attributes:
+        live_count: Blocks that were live.
+        live_nbytes: Bytes that were live, as asked for.
+        tags: Tags and their live bytes, the largest first.
+    """
 
     live_count: int
     live_nbytes: int
     tags: tuple[tuple[str | None, int], ...]
-    """Tags and their live bytes, the largest first."""
 
 
 class Pool(StreamPool):

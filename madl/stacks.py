@@ -20,7 +20,13 @@ _wanted: list[int] = []
 
 
 class Line(NamedTuple):
-    """A line of a program that was on the way to an allocation."""
+    """A line of a program that was on the way to an allocation.
+
+    Attributes:
+        filename: The file, as the interpreter names it.
+        number: The line in it, from 1.
+        function: The function that it is in.
+    """
 
     filename: str
     number: int

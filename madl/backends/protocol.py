@@ -7,7 +7,10 @@ on. Sizes and offsets are in bytes.
 
 import enum
 from collections.abc import Hashable
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
+
+from madl.backends.reservation import MemoryInfo as MemoryInfo
+from madl.backends.reservation import Reservation as Reservation
 
 
 class Capability(enum.Flag):
@@ -27,7 +30,7 @@ class Capability(enum.Flag):
     FILL = enum.auto()
     """Sets bytes on the device."""
     VIEW = enum.auto()
-    """Makes a native object for a part of a reservation: a ``cl_mem`` sub-buffer."""
+    """Makes a native object for a part of a reservation, as a ``cl_mem`` sub-buffer."""
     STREAM_ORDERED = enum.auto()
     """Records, queries and waits for positions of a stream."""
     PINNED = enum.auto()
@@ -45,23 +48,6 @@ class Capability(enum.Flag):
 HugePages = Literal["explicit"] | bool | None
 """Huge OS pages of the system's own making, or not; ``None`` for what suits the page
 size. Those that are explicit come from a stock that an administrator has set aside."""
-
-
-class Reservation(NamedTuple):
-    """One contiguous piece of device memory, or of its address space."""
-
-    native: object
-    """What the device's own API calls it: an address, a ``cl_mem``."""
-    nbytes: int
-    address: int | None
-    """``None`` where the API has no addresses."""
-
-
-class MemoryInfo(NamedTuple):
-    """Memory of the whole device, in bytes, all processes together."""
-
-    total_nbytes: int
-    available_nbytes: int
 
 
 @runtime_checkable

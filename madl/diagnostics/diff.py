@@ -9,7 +9,12 @@ from madl.snapshot import PoolSnapshot
 
 
 class Held(NamedTuple):
-    """What one tag, or the blocks of one class of sizes, hold."""
+    """What one tag, or the blocks of one class of sizes, hold.
+
+    Attributes:
+        nbytes: Bytes.
+        blocks: Blocks.
+    """
 
     nbytes: int = 0
     blocks: int = 0
@@ -20,18 +25,31 @@ class Held(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a trace holds at its peak, or a snapshot at its moment."""
+    """What a trace holds at its peak, or a snapshot at its moment.
+
+    Attributes:
+        kind: ``"trace"`` or ``"snapshot"``.
+        totals: Figures of all, by name.
+        by_tag: By the name of the tag.
+        by_size: By the least power of two that has room for a block's bytes.
+    """
 
     kind: str
-    """``"trace"`` or ``"snapshot"``."""
     totals: dict[str, int]
     by_tag: dict[str, Held]
     by_size: dict[int, Held]
-    """By the least power of two that has room for a block's bytes."""
 
 
 class Change(NamedTuple):
-    """A tag, a class of sizes or a figure, before and after."""
+    """A tag, a class of sizes or a figure, before and after.
+
+    Attributes:
+        name: What it is of.
+        before: Bytes, or the figure, before.
+        after: The same, after.
+        blocks_before: Blocks before; ``None`` for a figure.
+        blocks_after: Blocks after; ``None`` for a figure.
+    """
 
     name: str
     before: int
@@ -46,7 +64,13 @@ class Change(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """What is different by tag and by size, the most growth first; and all totals."""
+    """What is different by tag and by size, the most growth first; and all totals.
+
+    Attributes:
+        totals: Each figure of all.
+        tags: Each tag.
+        sizes: Each class of sizes.
+    """
 
     totals: tuple[Change, ...]
     tags: tuple[Change, ...]

@@ -27,17 +27,27 @@ _BANDS = (512, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 1 << 30)
 
 
 class Grouping(NamedTuple):
-    """The blocks of a history in a few groups, each with a colour of its own."""
+    """The blocks of a history in a few groups, each with a colour of its own.
+
+    Attributes:
+        kind: ``"holder"``, or ``"size"`` where no block has one.
+        names: Of the groups.
+        of_block: An index into ``names`` for each block.
+    """
 
     kind: str
-    """``"holder"``, or ``"size"`` where no block has one."""
     names: tuple[str, ...]
     of_block: "NDArray[np.int64]"
-    """An index into ``names`` for each block."""
 
 
 class Band(NamedTuple):
-    """Blocks of about one size."""
+    """Blocks of about one size.
+
+    Attributes:
+        name: The sizes, as in ``"up to 4.0 KiB"``.
+        blocks: How many blocks there were in all.
+        nbytes: Bytes of all of them.
+    """
 
     name: str
     blocks: int
@@ -45,7 +55,13 @@ class Band(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """What one tag or one place in the program holds at a moment."""
+    """What one tag or one place in the program holds at a moment.
+
+    Attributes:
+        name: The tag, or the line as ``file:line (function)``.
+        nbytes: Bytes that it holds.
+        blocks: Blocks that it holds.
+    """
 
     name: str
     nbytes: int
@@ -53,7 +69,25 @@ class Holder(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One history in figures."""
+    """One history in figures.
+
+    Attributes:
+        name: Of the trace or the snapshot.
+        device: The device that it was placed on.
+        placed_by: Which allocator placed the blocks.
+        events: Allocations and frees.
+        blocks: Blocks that there were in all.
+        peak_moment: The moment at which most was live.
+        peak_live_nbytes: Bytes that were live then.
+        peak_committed_nbytes: The most bytes that were committed at once.
+        live_at_end_nbytes: Bytes live after the last event.
+        limit_nbytes: Bytes that could be committed; ``None`` without a limit.
+        at_peak: What was committed and free at the peak.
+        holders: Of the most bytes at the peak, the largest first.
+        bands: All blocks by size.
+        notes: What a reader has to know of the figures.
+        markers: Moments that the recording names.
+    """
 
     name: str
     device: str
@@ -67,7 +101,6 @@ class Summary(NamedTuple):
     limit_nbytes: int | None
     at_peak: FreeSpace
     holders: tuple[Holder, ...]
-    """Of the most bytes at the peak, the largest first."""
     bands: tuple[Band, ...]
     notes: tuple[str, ...]
     markers: tuple[Moment, ...]
@@ -81,11 +114,19 @@ class Summary(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What changes over time, at some of the moments."""
+    """What changes over time, at some of the moments.
+
+    Attributes:
+        moments: Where live and committed bytes are read.
+        live: Live bytes of each group.
+        committed: Committed bytes.
+        fragmentation_moments: Where fragmentation is read.
+        fragmentation: The ratio there.
+        is_sampled: Whether some moments are left out.
+    """
 
     moments: "NDArray[np.int64]"
     live: tuple["NDArray[np.int64]", ...]
-    """Live bytes of each group."""
     committed: "NDArray[np.int64]"
     fragmentation_moments: "NDArray[np.int64]"
     fragmentation: tuple[float, ...]

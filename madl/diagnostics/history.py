@@ -21,23 +21,36 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class BlockTable(NamedTuple):
-    """Every block there ever was, a column each."""
+    """Every block there ever was, a column each.
+
+    Attributes:
+        address: Where it lay.
+        nbytes: Bytes asked for.
+        capacity: Bytes given.
+        start: The first moment of it.
+        stop: The first moment without it.
+        holder: An index into ``History.holders``.
+        place: An index into ``History.places``.
+    """
 
     address: "Integers"
     nbytes: "Integers"
-    """Bytes asked for."""
     capacity: "Integers"
-    """Bytes given."""
     start: "Integers"
     stop: "Integers"
     holder: "Integers"
-    """An index into ``History.holders``."""
     place: "Integers"
-    """An index into ``History.places``."""
 
 
 class RangeTable(NamedTuple):
-    """Every range that was ever committed, a column each."""
+    """Every range that was ever committed, a column each.
+
+    Attributes:
+        address: Where it starts.
+        nbytes: Its length.
+        start: The first moment of it.
+        stop: The first moment without it.
+    """
 
     address: "Integers"
     nbytes: "Integers"
@@ -46,14 +59,24 @@ class RangeTable(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A moment that is worth looking at."""
+    """A moment that is worth looking at.
+
+    Attributes:
+        moment: A number of events.
+        label: What it is.
+    """
 
     moment: int
     label: str
 
 
 class FreeSpace(NamedTuple):
-    """What is committed and free."""
+    """What is committed and free.
+
+    Attributes:
+        nbytes: Bytes in all.
+        largest_nbytes: Bytes of the largest piece.
+    """
 
     nbytes: int
     largest_nbytes: int

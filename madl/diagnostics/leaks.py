@@ -17,17 +17,30 @@ _Key = TypeVar("_Key", str, Stack)
 
 
 class Outstanding(NamedTuple):
-    """Live blocks with one tag that were allocated from one place."""
+    """Live blocks with one tag that were allocated from one place.
+
+    Attributes:
+        tag: ``None`` without one.
+        stack: The line that allocated, then its callers; empty where no stacks were
+            kept.
+        nbytes: Bytes of all of them, as asked for.
+        block_count: How many there are.
+    """
 
     tag: str | None
     stack: Stack
-    """The line that allocated, then its callers; empty where no stacks were kept."""
     nbytes: int
     block_count: int
 
 
 class BlockKind(NamedTuple):
-    """What tells a block from others."""
+    """What tells a block from others.
+
+    Attributes:
+        tag: ``None`` without one.
+        nbytes: Bytes asked for.
+        stack: The line that allocated, then its callers.
+    """
 
     tag: str | None
     nbytes: int

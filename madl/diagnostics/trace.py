@@ -96,7 +96,7 @@ class Trace:
 
     @property
     def peak_live_nbytes(self) -> int:
-        """The most bytes that are live at once: no allocator can do with less."""
+        """The most bytes that are live at once; no allocator can do with less."""
         return self._peak[1]
 
     @property

@@ -37,17 +37,21 @@ DEFAULTS = "PyTorch's defaults"
 
 
 class Outcome(NamedTuple):
-    """What one allocator would have done."""
+    """What one allocator would have done.
+
+    Attributes:
+        name: What it is called in the table.
+        settings: ``None`` for madl's pool.
+        peak_reserved_nbytes: What it takes when nothing limits it.
+        fits: Whether the capacity is enough; ``None`` where it is not known.
+        is_in_use: Whether these are the settings of the process that was recorded.
+    """
 
     name: str
     settings: AllocatorSettings | None
-    """``None`` for madl's pool."""
     peak_reserved_nbytes: int
-    """What it takes when nothing limits it."""
     fits: bool | None
-    """Whether the capacity is enough; ``None`` where it is not known."""
     is_in_use: bool = False
-    """Whether these are the settings of the process that was recorded."""
 
 
 def outcomes(

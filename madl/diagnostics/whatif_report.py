@@ -25,38 +25,61 @@ WORTH_A_CHANGE = 0.98
 
 
 class Failure(NamedTuple):
-    """An out-of-memory error of the program, and how things were."""
+    """An out-of-memory error of the program, and how things were.
+
+    Attributes:
+        requested_nbytes: Bytes asked for.
+        place: The line that asked, as ``file:line (function)``; ``None`` where it is
+            not known.
+        live_nbytes: Bytes that were live.
+        reserved_nbytes: Bytes that PyTorch had taken from the device.
+        free: Reserved and free.
+        device_free_nbytes: Bytes that the device had left; ``None`` where it is not
+            known.
+        holders: Who held most, the most first.
+    """
 
     requested_nbytes: int
     place: str | None
     live_nbytes: int
     reserved_nbytes: int
     free: FreeSpace
-    """Reserved and free."""
     device_free_nbytes: int | None
     holders: tuple[Holder, ...]
 
 
 class WhatIf(NamedTuple):
-    """Everything that is said of one file."""
+    """Everything that is said of one file.
+
+    Attributes:
+        name: Of the file.
+        device: ``None`` for a trace, which is of no GPU.
+        events: Allocations and frees.
+        peak_live_nbytes: The most bytes that were live at once.
+        recorded_peak_nbytes: What PyTorch really reserved; ``None`` for a trace.
+        capacity_nbytes: Bytes that the device had; ``None`` where it is not known.
+        failure: How it ran out of memory; ``None`` if it did not.
+        holders: At the peak.
+        outcomes: What each allocator would have done.
+        advice: What to do, in words.
+        export: What to set ``PYTORCH_ALLOC_CONF`` to, if that helps.
+        model_error: How far the model of the settings in use is off what was recorded,
+            as a part.
+        notes: What a reader has to know of the figures.
+    """
 
     name: str
     device: str | None
-    """``None`` for a trace, which is of no GPU."""
     events: int
     peak_live_nbytes: int
     recorded_peak_nbytes: int | None
-    """What PyTorch really reserved; ``None`` for a trace."""
     capacity_nbytes: int | None
     failure: Failure | None
     holders: tuple[Holder, ...]
-    """At the peak."""
     outcomes: tuple[Outcome, ...]
     advice: str
     export: str | None
-    """What to set ``PYTORCH_ALLOC_CONF`` to, if that helps."""
     model_error: float | None
-    """How far the model of the settings in use is off what was recorded, as a part."""
     notes: tuple[str, ...]
 
 

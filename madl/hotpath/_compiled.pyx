@@ -350,17 +350,21 @@ cdef class Memory:
 
     @property
     def capacity(self):
-        """Bytes given: ``nbytes`` rounded up to the pool's granularity."""
+        """Bytes given, ``nbytes`` rounded up to the pool's granularity."""
         return cold["capacity"](self)
 
     @property
     def address(self):
-        """Where the memory starts; 0 for zero bytes. Not covered by ``free``."""
+        """Where the memory starts; 0 for zero bytes. Not covered by ``free``.
+
+        Raises:
+            MissingCapabilityError: The device has no addresses.
+        """
         return cold["address"](self)
 
     @property
     def native(self):
-        """What the device's own API calls this memory: an address, a ``cl_mem``."""
+        """What the device's own API calls this memory, an address or a ``cl_mem``."""
         return cold["native"](self)
 
     @property
@@ -388,7 +392,20 @@ cdef class Memory:
         return cold["array_interface"](self)
 
     def as_array(self, dtype="uint8", shape=None):
-        """Return a NumPy array over the memory, without a copy."""
+        """Return a NumPy array over the memory, without a copy.
+
+        Args:
+            dtype: Anything ``numpy.dtype`` accepts.
+            shape: An int or a tuple; all of the memory as one dimension when None.
+
+        Returns:
+            A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
+            array and all arrays made from it are gone, whatever is freed before.
+
+        Raises:
+            ValueError: The array would be larger than the memory.
+            MissingCapabilityError: The CPU cannot reach the device's memory.
+        """
         array = array_at_once(self, dtype, shape)
         return cold["as_array"](self, dtype, shape) if array is None else array
 
@@ -421,11 +438,29 @@ cdef class Memory:
         return cold["cut"](self, part)
 
     def copy_from(self, source, *, stream=None):
-        """Copy the bytes of ``source`` to the start of this memory."""
+        """Copy the bytes of ``source`` to the start of this memory.
+
+        Args:
+            source: A ``Memory``, or anything with a C-contiguous buffer.
+            stream: Where the copy is queued. Without one it is complete on return.
+
+        Raises:
+            ValueError: ``source`` is larger. Nothing is copied.
+            NotContiguousError: ``source`` has gaps.
+        """
         cold["copy_from"](self, source, stream)
 
     def copy_to(self, destination, *, stream=None):
-        """Copy all bytes to the start of ``destination``."""
+        """Copy all bytes to the start of ``destination``.
+
+        Args:
+            destination: A ``Memory``, or anything with a writable, C-contiguous buffer.
+            stream: Where the copy is queued. Without one it is complete on return.
+
+        Raises:
+            ValueError: ``destination`` is smaller. Nothing is copied.
+            NotContiguousError: ``destination`` has gaps.
+        """
         cold["copy_to"](self, destination, stream)
 
     def fill(self, value=0):
@@ -433,11 +468,22 @@ cdef class Memory:
         cold["fill"](self, value)
 
     def resize(self, nbytes):
-        """Change ``nbytes``; the content up to the smaller size stays."""
+        """Change ``nbytes``; the content up to the smaller size stays.
+
+        The memory may move. Nothing changes on failure.
+
+        Raises:
+            ValueError: It is a slice, or views of it live.
+            OutOfMemoryError: As for ``allocate``.
+        """
         cold["resize"](self, nbytes)
 
     def record_stream(self, stream):
-        """Say that queued work of another stream uses the memory."""
+        """Say that queued work of another stream uses the memory.
+
+        Raises:
+            MissingCapabilityError: The device is not stream-ordered.
+        """
         cold["record_stream"](self, stream)
 
     def __reduce_ex__(self, protocol):

@@ -137,7 +137,7 @@ class Memory(metaclass=_MadeByPools):
 
     @property
     def capacity(self) -> int:
-        """Bytes given: ``nbytes`` rounded up to the pool's granularity."""
+        """Bytes given, ``nbytes`` rounded up to the pool's granularity."""
         return cold["capacity"](self)
 
     @property
@@ -151,7 +151,7 @@ class Memory(metaclass=_MadeByPools):
 
     @property
     def native(self) -> object:
-        """What the device's own API calls this memory: an address, a ``cl_mem``."""
+        """What the device's own API calls this memory, an address or a ``cl_mem``."""
         return cold["native"](self)
 
     @property
@@ -240,7 +240,16 @@ class Memory(metaclass=_MadeByPools):
         cold["copy_from"](self, source, stream)
 
     def copy_to(self, destination: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
-        """Copy all bytes to the start of ``destination``, as ``copy_from`` does."""
+        """Copy all bytes to the start of ``destination``.
+
+        Args:
+            destination: A ``Memory``, or anything with a writable, C-contiguous buffer.
+            stream: Where the copy is queued. Without one it is complete on return.
+
+        Raises:
+            ValueError: ``destination`` is smaller. Nothing is copied.
+            NotContiguousError: ``destination`` has gaps.
+        """
         cold["copy_to"](self, destination, stream)
 
     def fill(self, value: int = 0) -> None:

@@ -43,11 +43,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
     """
 
     # What every allocation reads and writes: slots are faster than a large dict.
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_bins_by_request",
-    )
+    __slots__ = ("__dict__", "__weakref__", "_bins_by_request")
 
     def __init__(self) -> None:
         super().__init__()

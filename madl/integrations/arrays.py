@@ -45,7 +45,10 @@ def empty(
 def zeros(
     shape: Shape, dtype: "npt.DTypeLike" = "float64", *, device: str | None = None
 ) -> "np.ndarray[Any, Any]":
-    """Return an array of zeros, as ``empty`` does."""
+    """Return an array of zeros; arguments, errors and lifetime are those of ``empty``.
+
+    It is filled at once, so all of its memory is touched.
+    """
     array = empty(shape, dtype, device=device)
     array[...] = 0
     return array
@@ -58,7 +61,10 @@ def full(
     *,
     device: str | None = None,
 ) -> "np.ndarray[Any, Any]":
-    """Return an array filled with ``value``, of its dtype when none is given."""
+    """Return an array filled with ``value``, of its dtype when none is given.
+
+    Arguments, errors and lifetime are those of ``empty``.
+    """
     import numpy as np
 
     element = np.asarray(value).dtype if dtype is None else np.dtype(dtype)

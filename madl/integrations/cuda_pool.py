@@ -26,21 +26,31 @@ _pools: dict[int, "CudaPool"] = {}
 
 
 class CudaPoolStats(NamedTuple):
-    """A pool's figures at one moment, in bytes where the name ends so."""
+    """A pool's figures at one moment, in bytes where the name ends so.
+
+    Attributes:
+        live_nbytes: Handed out, with padding: C callers tell nothing else at a free.
+        live_high_water: The most that was live at once, in bytes.
+        committed_nbytes: Taken from the device.
+        committed_high_water: The most that was committed at once, in bytes.
+        allocation_count: Allocations so far.
+        free_count: Frees so far.
+        refused_count: Allocations that failed: NULL, which the caller makes an error
+            of.
+        unknown_free_count: Frees of what is not live here; they change nothing.
+        last_status: What the driver answered when it last refused something; 0 if it
+            never did.
+    """
 
     live_nbytes: int
-    """Handed out, with padding: C callers tell nothing else at a free."""
     live_high_water: int
     committed_nbytes: int
     committed_high_water: int
     allocation_count: int
     free_count: int
     refused_count: int
-    """Allocations that failed: NULL, which the caller makes an error of."""
     unknown_free_count: int
-    """Frees of what is not live here; they change nothing."""
     last_status: int
-    """What the driver answered when it last refused something; 0 if it never did."""
 
 
 class CudaPool:

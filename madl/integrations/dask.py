@@ -73,13 +73,23 @@ class PoolPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed is not look
 
 
 class WorkerDevice(NamedTuple):
-    """One device as one worker sees it. Sizes in bytes; ``None`` without a pool."""
+    """One device as one worker sees it. Sizes in bytes; ``None`` without a pool.
+
+    Attributes:
+        worker: The worker's address.
+        device: The device, as in ``"cuda:0"``.
+        total_nbytes: Memory of the whole device, which other workers may use too.
+        available_nbytes: Memory of it that nobody uses now.
+        live_nbytes: Handed out by the worker's pool.
+        live_high_water_nbytes: The most that was live at once.
+        committed_nbytes: Taken from the device by the worker's pool.
+        limit_nbytes: Bytes that the worker's pool may commit; ``None`` without a limit
+            too.
+    """
 
     worker: str
-    """The worker's address."""
     device: str
     total_nbytes: int
-    """Memory of the whole device, which other workers may use too."""
     available_nbytes: int
     live_nbytes: int | None = None
     live_high_water_nbytes: int | None = None
@@ -88,11 +98,15 @@ class WorkerDevice(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Every device of every worker; rich prints it as a table."""
+    """Every device of every worker; rich prints it as a table.
+
+    Attributes:
+        devices: A row for each device of each worker.
+        failures: What went wrong, by the address of the worker that did not answer.
+    """
 
     devices: tuple[WorkerDevice, ...]
     failures: dict[str, str]
-    """What went wrong, by the address of the worker that did not answer."""
 
     def __rich__(self) -> "Table":
         from rich.box import SIMPLE_HEAD

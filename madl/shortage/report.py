@@ -9,21 +9,31 @@ OTHERS = "(others)"
 
 
 class NativeFailure(NamedTuple):
-    """What the device's own API answered when a call failed."""
+    """What the device's own API answered when a call failed.
+
+    Attributes:
+        function: The function's own name, as in ``"mmap"``.
+        code: The native status: an errno, a CUresult, a Windows error code.
+        text: The driver's own words for ``code``.
+    """
 
     function: str
-    """The function's own name, as in ``"mmap"``."""
     code: int
-    """The native status: an errno, a CUresult, a Windows error code."""
     text: str
-    """The driver's own words for ``code``."""
 
     def __str__(self) -> str:
         return f"{self.function} failed with {self.code} ({self.text})"
 
 
 class Holder(NamedTuple):
-    """Who holds live blocks: a tag, or a line of a program."""
+    """Who holds live blocks: a tag, or a line of a program.
+
+    Attributes:
+        name: The tag, or the line as ``file:line``.
+        nbytes: Live bytes, as asked for.
+        padding_nbytes: Bytes beyond what was asked for, by rounding.
+        block_count: Live blocks.
+    """
 
     name: str
     nbytes: int
@@ -32,7 +42,14 @@ class Holder(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Live blocks of one size, with one tag, that one line allocated."""
+    """Live blocks of one size, with one tag, that one line allocated.
+
+    Attributes:
+        tag: ``None`` without one.
+        line: As ``file:line``; ``None`` while no stacks are kept.
+        block_nbytes: Bytes of each block.
+        block_count: How many there are.
+    """
 
     tag: str | None
     line: str | None
@@ -41,7 +58,12 @@ class Group(NamedTuple):
 
 
 class OtherPools(NamedTuple):
-    """What all other pools of this process have of the same device."""
+    """What all other pools of this process have of the same device.
+
+    Attributes:
+        committed_nbytes: Bytes that they have taken from the device.
+        live_nbytes: Bytes that they have handed out.
+    """
 
     committed_nbytes: int = 0
     live_nbytes: int = 0
@@ -53,16 +75,29 @@ class OtherPools(NamedTuple):
 
 
 class TagLimit(NamedTuple):
-    """The limit of a tag that a request would have passed."""
+    """The limit of a tag that a request would have passed.
+
+    Attributes:
+        name: The tag.
+        limit_nbytes: Bytes that may be live.
+        live_nbytes: Of the tag and of those below it, in all pools of the device.
+    """
 
     name: str
     limit_nbytes: int
     live_nbytes: int
-    """Of the tag and of those below it, in all pools of the device."""
 
 
 class Request(NamedTuple):
-    """What could not be placed, and what was done about it."""
+    """What could not be placed, and what was done about it.
+
+    Attributes:
+        nbytes: Bytes asked for.
+        capacity: Bytes after rounding.
+        tried: Each step taken before giving up, and the bytes that it gave back.
+        native: What the device's own API answered, if it was asked.
+        tag_limit: The limit of a tag that was in the way, if it was one.
+    """
 
     nbytes: int
     capacity: int
@@ -77,53 +112,73 @@ class OutOfMemoryReport(NamedTuple):
     ``live + padding + free`` is what is committed, and what is cached is a part of what
     is free. The holders by tag add up to what is live, and so do those by line where
     lines are known.
+
+    Attributes:
+        device: The device that ran out.
+        requested_nbytes: Bytes asked for.
+        capacity_nbytes: What the request takes after rounding.
+        limit_nbytes: Bytes that the pool may commit.
+        committed_nbytes: Bytes taken from the device.
+        live_nbytes: Bytes handed out, as asked for.
+        padding_nbytes: Bytes handed out beyond that, by rounding.
+        cached_nbytes: Free in bins.
+        free_nbytes: Committed and free, bins included.
+        largest_free_nbytes: The largest piece of that.
+        least_limit_nbytes: A limit under which an empty pool could place the request.
+        tried: Each step taken before giving up, and the bytes that it gave back.
+        native: What the device's own API answered, if it was asked.
+        live_count: Blocks that are live.
+        allocation_count: Allocations of the pool so far.
+        free_count: Frees of the pool so far.
+        is_growing: Whether the pool, though much is freed, has taken more and more all
+            along.
+        needed_nbytes: What would have to be committed for the request if no free memory
+            served it.
+        page_nbytes: The unit in which the pool commits.
+        enough_page_nbytes: Smaller pages, of which enough would be free now; ``None``
+            where none would.
+        tags: What each tag holds, the most bytes first.
+        lines: What was allocated at each ``file:line``; empty while no stacks are kept.
+        largest_group: The one that holds the most bytes.
+        device_total_nbytes: Memory of the whole device.
+        device_unused_nbytes: As the device says now.
+        device_limit_nbytes: What all pools of the device may commit together.
+        others: What other pools of this process have of the device.
+        tag_limit: Set when a tag's limit, and nothing else, is in the way.
+        is_inside_unknown: Whether the request interrupted a call of the pool, so that
+            nobody may look: then the figures of its blocks, and what it has committed,
+            are 0.
     """
 
     device: str
     requested_nbytes: int
     capacity_nbytes: int = 0
-    """What the request takes after rounding."""
     limit_nbytes: int | None = None
     committed_nbytes: int = 0
     live_nbytes: int = 0
     padding_nbytes: int = 0
     cached_nbytes: int = 0
-    """Free in bins."""
     free_nbytes: int = 0
-    """Committed and free, bins included."""
     largest_free_nbytes: int = 0
     least_limit_nbytes: int = 0
-    """A limit under which an empty pool could place the request."""
     tried: tuple[tuple[str, int], ...] = ()
-    """Each step taken before giving up, and the bytes that it gave back."""
     native: NativeFailure | None = None
     live_count: int = 0
     allocation_count: int = 0
     free_count: int = 0
     is_growing: bool = False
-    """Whether the pool, though much is freed, has taken more and more all along."""
     needed_nbytes: int = 0
-    """What would have to be committed for the request if no free memory served it."""
     page_nbytes: int = 0
     enough_page_nbytes: int | None = None
-    """Smaller pages, of which enough would be free now; ``None`` where none would."""
     tags: tuple[Holder, ...] = ()
-    """What each tag holds, the most bytes first."""
     lines: tuple[Holder, ...] = ()
-    """What was allocated at each ``file:line``; empty while no stacks are kept."""
     largest_group: Group | None = None
-    """The one that holds the most bytes."""
     device_total_nbytes: int | None = None
     device_unused_nbytes: int | None = None
-    """As the device says now."""
     device_limit_nbytes: int | None = None
-    """What all pools of the device may commit together."""
     others: OtherPools = OtherPools()
     tag_limit: TagLimit | None = None
-    """Set when a tag's limit, and nothing else, is in the way."""
     is_inside_unknown: bool = False
-    """Whether the request interrupted a call of the pool, so that nobody may look: then
-    the figures of its blocks, and what it has committed, are 0."""
 
     @property
     def fragmentation_ratio(self) -> float:

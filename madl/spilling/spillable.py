@@ -22,7 +22,7 @@ class Spillable:
 
     >>> import madl
     >>> pool = madl.Pool("cpu", limit="4 MiB")
-    >>> weights = Spillable(pool.allocate("3 MiB"))
+    >>> weights = madl.Spillable(pool.allocate("3 MiB"))
     >>> with weights as memory:
     ...     memory.fill(7)
     >>> other = pool.allocate("3 MiB")

@@ -25,7 +25,13 @@ _WITH_BYTES = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
 
 
 class FakeView(NamedTuple):
-    """What ``Capability.VIEW`` makes: the part of a reservation that it stands for."""
+    """What ``Capability.VIEW`` makes: the part of a reservation that it stands for.
+
+    Attributes:
+        reservation: What it is a part of.
+        offset: Where it starts there.
+        nbytes: Its length.
+    """
 
     reservation: Reservation
     offset: int

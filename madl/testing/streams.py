@@ -35,7 +35,12 @@ class FakeStream:
 
 
 class FakeEvent(NamedTuple):
-    """A position in a stream."""
+    """A position in a stream.
+
+    Attributes:
+        stream: The stream.
+        position: How much work is before it.
+    """
 
     stream: FakeStream
     position: int

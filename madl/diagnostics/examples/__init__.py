@@ -12,6 +12,7 @@ _SUFFIX = ".trace.gz"
 def example_names() -> tuple[str, ...]:
     """Return the names of the example traces, in alphabetical order.
 
+    >>> from madl.diagnostics import example_names
     >>> example_names()
     ('gpt2-train', 'resnet50-train', 'vit-train')
     """

@@ -14,19 +14,25 @@ class AllocatorSettings(NamedTuple):
     """What ``PYTORCH_ALLOC_CONF`` says, as far as the models know it.
 
     Before PyTorch 2.9 the variable is ``PYTORCH_CUDA_ALLOC_CONF``.
+
+    Attributes:
+        expandable_segments: Whether segments are ranges of addresses that grow.
+        max_split_nbytes: Blocks that large are not split.
+        roundup_power2_divisions: ``(below, divisions)``, rising: how sizes below so
+            many bytes are rounded.
+        garbage_collection_threshold: The part of the memory from which old cached
+            segments are freed; 0 is never.
     """
 
     expandable_segments: bool = False
     max_split_nbytes: int = UNLIMITED
-    """Blocks that large are not split."""
     roundup_power2_divisions: tuple[tuple[int, int], ...] = ()
-    """``(below, divisions)``, rising: how sizes below so many bytes are rounded."""
     garbage_collection_threshold: float = 0.0
-    """The part of the memory from which old cached segments are freed; 0 is never."""
 
     def as_text(self) -> str:
         """Return what to set the variable to; nothing for PyTorch's defaults.
 
+        >>> from madl.diagnostics.torch_models import AllocatorSettings
         >>> AllocatorSettings(max_split_nbytes=128 << 20).as_text()
         'max_split_size_mb:128'
         """

@@ -1,0 +1,1 @@
+"""What makes a site, pictures and outputs of the pages beside it."""

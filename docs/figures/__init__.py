@@ -1,0 +1,1 @@
+"""The figures of the explanations, drawn by the code that they show."""
