@@ -30,12 +30,11 @@ def recover(pool: Any, growth: Growth) -> None:  # noqa: ANN401  # Pool, which i
     for arena in [arena for arena in growth.all_arenas() if arena.is_leaving]:
         arena.leave_again()
         growth.forget(arena)
-    for lane in pool._family():
-        lane._gather_lost()
+    is_complete = all(lane._gather_lost() for lane in pool._family())
     placed = defaultdict(list)
     for state in pool._all_states():
         placed[state.arena].append((state.offset, state.capacity))
     for arena in growth.all_arenas():
         arena.recover(placed[arena])
     growth.budget.correct(sum(arena.committed_nbytes for arena in growth.all_arenas()))
-    pool._was_interrupted = not pool._recount()
+    pool._was_interrupted = not (pool._recount() and is_complete)

@@ -59,8 +59,14 @@ class _Countdown:
             raise Interruption
 
 
-def is_interrupted(act: Callable[[], object], moments: int) -> bool:
-    """Call ``act``; raise at the given moment of it. Return whether it came so far."""
+def is_interrupted(
+    act: Callable[[], object], moments: int, meanwhile: Callable[[], object]
+) -> bool:
+    """Call ``act``; raise at the given moment of it. Return whether it came so far.
+
+    ``meanwhile`` is called while the error is handled: its traceback refers to all that
+    was in hand.
+    """
     countdown = _Countdown(moments)
     outer = sys.gettrace()
     # Python 3.11 calls it once more, after it has dropped its own reference.
@@ -69,6 +75,8 @@ def is_interrupted(act: Callable[[], object], moments: int) -> bool:
     try:
         act()
     except Interruption:
+        sys.settrace(outer)
+        meanwhile()
         return True
     finally:
         sys.settrace(outer)

@@ -1050,7 +1050,8 @@ cdef class HotPool:
     def _gather_lost(self):
         """Let every block be taken back that is free, and neither listed nor in hand.
 
-        For a change that was interrupted. The lock is held.
+        For a change that was interrupted. The lock is held. Done at once: what a thread
+        has in hand, it has marked.
         """
         cdef Py_ssize_t i
         cdef Slab* slab
@@ -1071,6 +1072,7 @@ cdef class HotPool:
                 block.offset_and_flags &= ~<word>LISTED
             slab = slab.next
         leave(&self.bins)
+        return True
 
     def _recount(self):
         """Count nothing: what is counted changes together with the blocks."""

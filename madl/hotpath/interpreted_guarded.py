@@ -10,6 +10,7 @@ from madl.hotpath import interpreted_pool
 from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
 from madl.hotpath.interpreted_block import Block
+from madl.hotpath.interpreted_hands import has_block_in_hand
 from madl.hotpath.interpreted_memory import Memory
 from madl.hotpath.interpreted_pool import HotPool
 from madl.hotpath.interpreted_wiping import WipedReturns
@@ -54,6 +55,7 @@ def _allocate(
         raise
 
 
+@has_block_in_hand
 def _pop(self: HotPool, nbytes: int) -> Block | None:
     """Take a block from its bin, if there is one."""
     try:
@@ -82,9 +84,9 @@ def _unplace(self: HotPool, block: Block) -> None:
     self._give_back(block)
 
 
-def _gather_lost(self: HotPool) -> None:
+def _gather_lost(self: HotPool) -> bool:
     with counting:
-        _plain_gather_lost(self)
+        return _plain_gather_lost(self)
 
 
 def _recount(self: HotPool) -> bool:
@@ -102,6 +104,7 @@ def _return_every_free(self: HotPool) -> None:
         _plain_return_every_free(self)
 
 
+@has_block_in_hand
 def _free(self: Memory) -> None:
     with counting:  # two threads may free the same handle
         block = self._block
@@ -113,6 +116,7 @@ def _free(self: Memory) -> None:
         _take_back(self, block)
 
 
+@has_block_in_hand
 def _finalize(self: Memory) -> None:
     block = self._block
     is_gone = _take_back is None  # as all globals at the interpreter's exit

@@ -5,13 +5,13 @@ one, and nothing is called between the moment that a block becomes live and the 
 that its handle has it.
 """
 
-import sys
 import threading
 from abc import abstractmethod
 from collections import deque
 
 from madl.hotpath.interpreted_account import Account
-from madl.hotpath.interpreted_block import NOWHERE, Block, Home
+from madl.hotpath.interpreted_block import Block, Home
+from madl.hotpath.interpreted_hands import is_any_in_hand
 from madl.hotpath.shared import BlockState
 
 _MOST_COUNTS = 20
@@ -54,23 +54,26 @@ class LostBlocks:
                 block.taken = None
                 self._returned.append(block)
 
-    def _gather_lost(self) -> None:
+    def _gather_lost(self) -> bool:
         """Let every block be taken back that is free, and neither listed nor in hand.
 
         For a change that was interrupted. The lock is held.
+
+        Returns:
+            Whether it was done: not while a thread has a block in hand.
         """
         listed = {*self._returned}
         listed.update(block for home in self._bins.values() for block in home)
-        probe = Block(None, 0, 0, NOWHERE)
-        # Whoever has a block in hand, in another thread, refers to it.
-        seen = [
-            (sys.getrefcount(block), block)
-            for block in [*self._placed, probe]
+        lost = [
+            block
+            for block in list(self._placed)
             if not (block.refund or block.taken or block in listed)
         ]
-        for references, block in seen[:-1]:
-            if references <= seen[-1][0] + 1:  # the probe has not been placed
-                self._unbinned.append(block)
+        if lost and is_any_in_hand():
+            return False
+        for block in lost:
+            self._unbinned.append(block)
+        return True
 
     def _recount(self) -> bool:
         """Count anew what is live and in bins, by looking at the blocks.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from madl.hotpath.interpreted_block import Block, tell_watch
+from madl.hotpath.interpreted_hands import has_block_in_hand
 from madl.hotpath.shared import HotArena, Watch, cold
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Memory(metaclass=_MadeByPools):
     # None, or what keeps the block for views and slices: see memory.py.
     _root: Any
 
+    @has_block_in_hand
     def free(self) -> None:
         """Give the memory back to its pool.
 
@@ -69,6 +71,7 @@ class Memory(metaclass=_MadeByPools):
         else:
             tell_watch(block)
 
+    @has_block_in_hand
     def __del__(self) -> None:
         try:
             block = self._block

@@ -12,6 +12,7 @@ from madl.hotpath.interpreted_account import Account, charges
 from madl.hotpath.interpreted_bins import LargeBin, Unbinning
 from madl.hotpath.interpreted_block import NOWHERE, Block
 from madl.hotpath.interpreted_duties import PoolDuties
+from madl.hotpath.interpreted_hands import has_block_in_hand
 from madl.hotpath.interpreted_lost import LostBlocks
 from madl.hotpath.interpreted_memory import Memory, make_memory
 from madl.hotpath.interpreted_wiping import Wiping
@@ -67,6 +68,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         self._miss_count = 0
         self._stream_number = 0  # as recordings know it; lanes count 1, 2, ...
 
+    @has_block_in_hand
     def allocate(
         self,
         nbytes: int | str,

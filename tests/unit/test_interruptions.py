@@ -35,6 +35,12 @@ class Case:
         for nbytes in sizes:
             self.held.append(self.pool.allocate(nbytes, tag=tag))
 
+    def use(self) -> None:
+        """Do something that puts right what was interrupted."""
+        if not self.pool.is_closed:
+            self.pool.check()
+            self.pool.allocate(700).free()
+
     def give(self, *places: int) -> None:
         for place in sorted(places, reverse=True):
             self.held.pop(place).free()
@@ -187,7 +193,7 @@ def interrupt_everywhere(
         case = make()
         act = prepare(case)
         moments += 1
-        is_inside = is_interrupted(act, moments)
+        is_inside = is_interrupted(act, moments, case.use)
         verify(case)
         if not is_inside:
             return moments - 1
