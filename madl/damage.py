@@ -14,28 +14,34 @@ MOST_SHOWN = 16
 
 
 class Damage(NamedTuple):
-    """What was found around a block, or in one that was freed."""
+    """What was found around a block, or in one that was freed.
+
+    Attributes:
+        kind: ``"overrun"``, ``"underrun"`` or ``"use after free"``.
+        device: The device's name.
+        nbytes: Of the block, as asked for.
+        offset: Where it lies in its arena, guards included, in bytes.
+        address: Of its first byte; ``None`` where the device has no addresses.
+        tag: That the block was allocated under; ``None`` without one.
+        first: The first byte that was written, from the start of the block: negative
+            before it, ``nbytes`` or more behind it.
+        stop: One more than the last that was found.
+        written: What was there, at most 16 bytes of it.
+        allocated_at: The line that allocated the block, then its callers.
+        freed_at: The line that freed it, then its callers; empty while it is live.
+    """
 
     kind: str
-    """``"overrun"``, ``"underrun"`` or ``"use after free"``."""
     device: str
     nbytes: int
-    """Of the block, as asked for."""
     offset: int
-    """Where it lies in its arena, guards included, in bytes."""
     address: int | None
-    """Of its first byte; ``None`` where the device has no addresses."""
     tag: str | None
     first: int
-    """The first byte that was written, from the start of the block: negative before it,
-    ``nbytes`` or more behind it."""
     stop: int
-    """One more than the last that was found."""
     written: bytes
-    """What is there now, at most ``MOST_SHOWN`` bytes of it."""
     allocated_at: Stack
     freed_at: Stack
-    """Empty while the block is live."""
 
     def __str__(self) -> str:
         at = "" if self.address is None else f" at {self.address:#x}"
