@@ -7,6 +7,7 @@ A trace function raises there, in madl's own frames, as a handler of Ctrl-C woul
 import dis
 import pathlib
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, cast
@@ -65,20 +66,50 @@ def is_interrupted(
     """Call ``act``; raise at the given moment of it. Return whether it came so far.
 
     ``meanwhile`` is called while the error is handled: its traceback refers to all that
-    was in hand.
+    was in hand. All of it runs in a thread that ends: Python 3.11 loses count of the
+    errors that a thread handles when a trace function raises another one.
     """
     countdown = _Countdown(moments)
-    outer = sys.gettrace()
-    # Python 3.11 calls it once more, after it has dropped its own reference.
-    tracer = countdown.trace
-    sys.settrace(tracer)
-    try:
-        act()
-    except Interruption:
-        sys.settrace(outer)
-        meanwhile()
-        return True
-    finally:
-        sys.settrace(outer)
-        countdown.forget()
-    return countdown.left <= 0  # a finalizer may have swallowed it
+    thread = _Traced(countdown, act, meanwhile)
+    thread.start()
+    thread.join()
+    if thread.error is not None:
+        raise thread.error
+    return countdown.left <= 0
+
+
+class _Traced(threading.Thread):
+    """Runs something until it is interrupted."""
+
+    def __init__(
+        self,
+        countdown: _Countdown,
+        act: Callable[[], object],
+        meanwhile: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self._countdown = countdown
+        self._act = act
+        self._meanwhile = meanwhile
+
+    def run(self) -> None:
+        # Python 3.11 calls it once more, after it has dropped its own reference.
+        tracer = self._countdown.trace
+        sys.settrace(tracer)
+        try:
+            self._act()
+        except Interruption:
+            sys.settrace(None)
+            self._use()
+        except BaseException as error:
+            self.error = error
+        finally:
+            sys.settrace(None)
+            self._countdown.forget()
+
+    def _use(self) -> None:
+        try:
+            self._meanwhile()
+        except BaseException as error:
+            self.error = error

@@ -60,7 +60,6 @@ def test_whichever_system_call_fails_nothing_changes(
     operation: str,
     fault: str,
     request: pytest.FixtureRequest,
-    system_faults: Callable[[object], SystemFaults],
 ) -> None:
     posix: Posix = (
         request.getfixturevalue("android")
@@ -68,5 +67,7 @@ def test_whichever_system_call_fails_nothing_changes(
         else request.getfixturevalue("emulate")(system)
     )
     device = Device(lambda: CpuBackend(_memory=open_memory(posix)), 64 * KIB, OPTIONS)
+    # After the system, and so undone before it: what it puts back is that system's.
+    system_faults = request.getfixturevalue("system_faults")
 
     Sweep(device, OPERATIONS[operation], system_faults).run(FAULTS[fault])
