@@ -16,6 +16,7 @@ from madl.errors import (
     OutOfMemoryReport,
 )
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
+from madl.hotpath.counting import counting
 from madl.sizes import align_up
 
 _Taken = TypeVar("_Taken")
@@ -156,7 +157,7 @@ class Arena(HotArena):
         page_nbytes = self.page_nbytes
         end = (destination + stop - first) * page_nbytes
         # First: a move that fails may leave content there.
-        into.unused_from = max(into.unused_from, end)
+        into.use_until(end)
         self.backend.remap(
             self.reservation,
             first * page_nbytes,
@@ -177,6 +178,15 @@ class Arena(HotArena):
         except BaseException:
             self.budget.give_back(nbytes)
             raise
+
+    def use_until(self, end: int) -> int:
+        """Note that what lies before ``end`` is used; return how much of it was."""
+        with counting:
+            # No max(): another thread could come in between, and its mark be lost.
+            used = self.unused_from
+            if end > used:
+                self.unused_from = end
+        return min(end, used)
 
     def release(self) -> None:
         """Give the reservation back; no block of it is live.

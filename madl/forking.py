@@ -12,6 +12,8 @@ _held: list[list[HotPool]] = []
 # Two threads that fork at once would take the pools' locks in different orders, and
 # give back each other's. Reentrant: a signal handler may fork while this thread does.
 _turn = threading.RLock()
+_forking = 0
+"""The thread that is about to fork, and takes the locks of all pools."""
 
 
 def protect(pool: HotPool) -> None:
@@ -31,11 +33,14 @@ def all_pools() -> list[HotPool]:
 def is_in_a_pool() -> bool:
     """Return whether this thread is in the middle of a call of some pool."""
     ident = threading.get_ident()
-    return any(pool._lock_holder == ident for pool in all_pools())
+    return ident == _forking or any(pool._lock_holder == ident for pool in all_pools())
 
 
 def _before() -> None:
+    global _forking
     _turn.acquire()
+    # Before any lock: a signal handler may come between one and the note of it.
+    _forking = threading.get_ident()
     held: list[HotPool] = []
     _held.append(held)
     for pool in all_pools():
@@ -48,10 +53,12 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
+    global _forking
     held = _held.pop()
     for pool in held:
         pool._lock_holder = 0
         pool._lock.release()
+    _forking = 0
     _turn.release()
     for pool in held:
         if pool._is_closed:  # a free that found the lock taken has left it to us
@@ -59,7 +66,8 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    global _turn
+    global _forking, _turn
+    _forking = 0
     _turn = threading.RLock()
     for pool in all_pools():
         lock = threading.Lock()

@@ -292,9 +292,9 @@ class Growth:
             if arena in arenas:
                 arenas.remove(arena)
 
-    def stop_placing(self) -> None:
+    def stop_placing(self, seen: tuple[list[Arena], list[Arena]]) -> None:
         """Hide the arenas from the pool; they stay here until they are empty."""
-        seen = self.bands
-        self.bands = ([*seen[0]], [*seen[1]])
+        if self.bands is seen:  # else it was interrupted after that
+            self.bands = ([*seen[0]], [*seen[1]])
         for band in seen:
             band.clear()

@@ -102,7 +102,7 @@ class StreamPool(OrderedPool):
     def _find_lane(self, stream: object) -> SlowPool:
         key = self._key_of(stream, instead="allocate without stream=")
         find = functools.partial(self._find_lane_now, stream, key)
-        is_within = self._lock_holder == threading.get_ident()  # of a finalizer, say
+        is_within = self._lock.locked() and self._must_not_wait()  # of a finalizer, say
         return find() if is_within else self._locked(find)
 
     def _find_lane_now(self, stream: object, key: Hashable) -> SlowPool:
@@ -110,8 +110,10 @@ class StreamPool(OrderedPool):
             self._lanes[self._backend.stream_key(None)] = self
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = self._make_lane(stream)
-            self._others.append(lane)
+            made = self._make_lane(stream)
+            lane = self._lanes.setdefault(key, made)  # a finalizer may be faster
+            if lane is made:
+                self._others.append(made)
         if len(self._lanes_seen) < MOST_STREAMS_SEEN:
             with contextlib.suppress(TypeError):  # of what cannot be hashed
                 self._lanes_seen[stream] = lane

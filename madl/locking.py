@@ -46,23 +46,24 @@ class LockedPool(HotPool):
                 f"{self!r} is in the middle of a call of this thread; signal handlers "
                 "and finalizers may allocate and free, nothing else"
             )
-        with self._lock:
-            # No call in between: a signal handler that came there would wait for ever.
-            self._lock_holder = ident
-            try:
-                if self._was_interrupted:
-                    recover(self._head, self._growth)
-                result = act()
-            except MadlError:
-                raise
-            except BaseException:  # a signal handler's, and nobody knows in what
-                self._was_interrupted = True
-                raise
-            finally:
-                self._lock_holder = 0
-        if self._is_closed:
-            self._freed_after_close()
-        return result
+        try:
+            with self._lock:
+                # No call in between: who came there would wait for ever.
+                self._lock_holder = ident
+                try:
+                    if self._was_interrupted:
+                        recover(self._head, self._growth)
+                    return act()
+                except MadlError:
+                    raise
+                except BaseException:  # a signal handler's, and nobody knows in what
+                    self._was_interrupted = True
+                    raise
+                finally:
+                    self._lock_holder = 0
+        finally:
+            if self._is_closed:
+                self._freed_after_close()
 
     def _must_not_wait(self) -> bool:
         """Return whether waiting for the lock, which is taken, may be for ever.

@@ -252,8 +252,7 @@ class Pool(StreamPool):
             self._keep_damage()
         self._was_closed = True
         for lane in self._family():
-            lane._growth.stop_placing()
-            lane._return_every_free()
+            lane._stop_placing()
         self._release_all()
         return [state for state in self._all_states() if state.is_live]
 

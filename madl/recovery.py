@@ -22,6 +22,17 @@ def recover(pool: Any, growth: Growth) -> None:  # noqa: ANN401  # Pool, which i
     Raises:
         BackendCallError: The device fails. The next call tries again.
     """
+    pool._was_interrupted = False  # first: it may be again, and in other threads
+    try:
+        is_complete = _make_anew(pool, growth)
+    except BaseException:
+        pool._was_interrupted = True
+        raise
+    if not is_complete:
+        pool._was_interrupted = True
+
+
+def _make_anew(pool: Any, growth: Growth) -> bool:  # noqa: ANN401  # as above
     growth.settle()
     pool._forget_waiting()
     for arena in growth.all_arenas():
@@ -30,11 +41,16 @@ def recover(pool: Any, growth: Growth) -> None:  # noqa: ANN401  # Pool, which i
     for arena in [arena for arena in growth.all_arenas() if arena.is_leaving]:
         arena.leave_again()
         growth.forget(arena)
+    if pool._is_closed:
+        for lane in pool._family():
+            lane._stop_placing()
     is_complete = all(lane._gather_lost() for lane in pool._family())
+    # Before the blocks: an arena that a finalizer adds meanwhile is right as it is.
+    arenas = growth.all_arenas()
     placed = defaultdict(list)
     for state in pool._all_states():
         placed[state.arena].append((state.offset, state.capacity))
-    for arena in growth.all_arenas():
+    for arena in arenas:
         arena.recover(placed[arena])
     growth.budget.correct(sum(arena.committed_nbytes for arena in growth.all_arenas()))
-    pool._was_interrupted = not (pool._recount() and is_complete)
+    return pool._recount() and is_complete

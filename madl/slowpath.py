@@ -148,7 +148,7 @@ class SlowPool(LockedPool, TaggedPool):
             parse_nbytes(nbytes)
             raise self._out_of_memory(Request(nbytes, capacity))
         if self._lock.locked() and self._must_not_wait():
-            return self._place_apart(nbytes, alignment)
+            return self._place_apart(capacity, alignment)
         request = Request(nbytes, capacity)
         if self._growth.budget.is_below(capacity):
             raise self._out_of_memory(request)
@@ -235,6 +235,11 @@ class SlowPool(LockedPool, TaggedPool):
                 lambda: look_inside(self._head, self._growth, request.capacity)
             )
         return explain(request, self._head, self._growth, self._options, inside)
+
+    def _stop_placing(self) -> None:
+        """Hand out nothing any more, and let what is freed go back to the device."""
+        self._growth.stop_placing(cast("tuple[list[Arena], list[Arena]]", self._bands))
+        self._return_every_free()
 
     def _trim(self, keep: int) -> int:
         return self._locked(lambda: self._trim_now(keep))

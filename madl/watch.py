@@ -122,6 +122,7 @@ class BlockWatch(Watch):
 
     __slots__ = (
         "_heard",
+        "_is_counted",
         "_is_missed",
         "_nbytes",
         "_padding",
@@ -142,6 +143,7 @@ class BlockWatch(Watch):
         self.tag = tag
         self.stack = stacks.capture() if stacks.depth else ()
         self.is_viewed = False
+        self._is_counted = False
         self._is_missed = warns_of_drops > 0
         self._nbytes = nbytes
         self._padding = 0
@@ -158,10 +160,11 @@ class BlockWatch(Watch):
         self._padding = padding
         if self._usage is not None:
             self._usage.count_allocated(self._nbytes, padding)
+        self._is_counted = True  # else what was claimed is given back by whoever did
 
     def freed(self) -> None:
         """Take note of the free; counters and appends only."""
-        if self._usage is not None:
+        if self._usage is not None and self._is_counted:
             self._usage.count_freed(self._nbytes, self._padding)
         for listener, allocation_id in self._heard:
             listener.freed(allocation_id)

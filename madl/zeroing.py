@@ -51,8 +51,7 @@ class Zeroing:
         arena, offset, nbytes = cast("Arena", placed[0]), *placed[1:]
         end = offset + nbytes
         if self._is_new_zero:
-            nbytes = min(end, arena.unused_from) - offset
-            arena.unused_from = max(arena.unused_from, end)
+            nbytes = arena.use_until(end) - offset
         if nbytes > 0:
             growth.order.refuse_in_capture("zero memory")
             self._write(arena, offset, nbytes, growth.order)

@@ -26,12 +26,13 @@ class KeptReservations(Generic[Made]):
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._made: dict[int | None, Made] = {}
+        self._kept: dict[int | None, tuple[Made, Reservation]] = {}
 
     def keep(self, made: Made, nbytes: int) -> Reservation:
         """Return the reservation that stands for what was made."""
-        self._made[made.address] = made
-        return Reservation(made.address, nbytes, made.address)
+        reservation = Reservation(made.address, nbytes, made.address)
+        self._kept[made.address] = made, reservation
+        return reservation
 
     def find(self, reservation: Reservation) -> Made:
         """Return what a reservation stands for.
@@ -39,8 +40,9 @@ class KeptReservations(Generic[Made]):
         Raises:
             ValueError: It was released, or is another backend's.
         """
-        found = self._made.get(reservation.address)
-        if found is None:
+        found, kept = self._kept.get(reservation.address, (None, None))
+        # The same object: an address may be somebody else's by now.
+        if found is None or kept is not reservation:
             raise ValueError(
                 f"reservation must be one of this backend ({self._device}) that was "
                 f"not released yet, got {reservation!r}"
@@ -49,15 +51,15 @@ class KeptReservations(Generic[Made]):
 
     def values(self) -> list[Made]:
         """Return all that is not released."""
-        return list(self._made.values())
+        return [made for made, _ in list(self._kept.values())]
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back; one that its system does not take stays."""
         found = self.find(reservation)
         # First: a signal handler can be given the same address once it is free.
-        del self._made[found.address]
+        del self._kept[found.address]
         try:
             found.release()
         except Exception:
-            self._made[found.address] = found
+            self._kept[found.address] = found, reservation
             raise

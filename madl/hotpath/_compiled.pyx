@@ -802,7 +802,11 @@ cdef class HotPool:
             if not self.bins.shared.was_interrupted:
                 block = self.place(capacity)
         elif self.lock.locked() and self._must_not_wait():
-            block = <Block*><uintptr_t>self._place_apart(nbytes)
+            try:
+                block = <Block*><uintptr_t>self._place_apart(nbytes)
+            except BaseException:
+                self.return_since(placed_before)
+                raise
         else:
             with self.lock:
                 self.bins.shared.lock_holder = PyThread_get_thread_ident()

@@ -7,7 +7,7 @@ theirs.
 
 import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -26,7 +26,8 @@ def has_block_in_hand(function: _Function) -> _Function:
 def is_any_in_hand() -> bool:
     """Return whether a thread is in the middle of a function that is marked."""
     for top in sys._current_frames().values():
-        frame, called = top, ""
+        frame: FrameType | None = top
+        called = ""
         while frame is not None:
             if frame.f_code in _codes and called not in _WITHOUT:
                 return True

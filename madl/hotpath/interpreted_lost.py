@@ -62,18 +62,20 @@ class LostBlocks:
         Returns:
             Whether it was done: not while a thread has a block in hand.
         """
-        listed = {*self._returned}
-        listed.update(block for home in self._bins.values() for block in home)
-        lost = [
-            block
-            for block in list(self._placed)
-            if not (block.refund or block.taken or block in listed)
-        ]
-        if lost and is_any_in_hand():
-            return False
-        for block in lost:
-            self._unbinned.append(block)
-        return True
+        for _ in range(_MOST_COUNTS):
+            before = self._account.total
+            free = [b for b in list(self._placed) if not (b.refund or b.taken)]
+            listed = {*self._returned}
+            listed.update(block for home in self._bins.values() for block in home)
+            lost = [block for block in free if block not in listed]
+            if lost and is_any_in_hand():
+                return False
+            # Nothing was freed meanwhile, so what is lost is in nobody's reach.
+            if self._account.total == before:
+                for block in lost:
+                    self._unbinned.append(block)
+                return True
+        return False
 
     def _recount(self) -> bool:
         """Count anew what is live and in bins, by looking at the blocks.

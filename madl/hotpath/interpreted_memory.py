@@ -66,10 +66,14 @@ class Memory(metaclass=_MadeByPools):
             return
         self._pool._account.total += block.refund
         block.refund = 0
-        if block.watch is None:
-            block.home.append(block)
-        else:
-            tell_watch(block)
+        try:
+            if block.watch is None:
+                block.home.append(block)
+            else:
+                tell_watch(block)
+        except BaseException:  # a signal handler's, and the block may be in no list
+            self._pool._account.was_interrupted = True
+            raise
 
     @has_block_in_hand
     def __del__(self) -> None:
@@ -83,10 +87,14 @@ class Memory(metaclass=_MadeByPools):
         if self._root is None:
             self._pool._account.total += block.refund
             block.refund = 0
-            if block.watch is None:
-                block.home.append(block)
-            else:
-                tell_watch(block, is_dropped=True)
+            try:
+                if block.watch is None:
+                    block.home.append(block)
+                else:
+                    tell_watch(block, is_dropped=True)
+            except BaseException:  # as for free
+                self._pool._account.was_interrupted = True
+                raise
 
     def _place(self) -> tuple[HotArena | None, int, int] | None:
         """Return arena, offset and capacity; ``None`` when it has no block."""

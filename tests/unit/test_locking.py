@@ -73,3 +73,43 @@ def test_a_free_waits_for_nobody() -> None:
     assert backend.thread is not None
     assert not backend.had_to_wait
     pool.check()
+
+
+def test_who_may_not_wait_gets_a_block_with_its_guards() -> None:
+    pool, other = Pool("cpu", debug=True), Pool("cpu")
+    has_lock, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        pool._locked(lambda: (has_lock.set(), may_go.wait(10)))
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    has_lock.wait()
+    try:
+        # As a finalizer does in the middle of a call of another pool.
+        memory = other._locked(lambda: pool.allocate(4096))
+    finally:
+        may_go.set()
+        holder.join()
+    memory.fill(1)
+
+    pool.check()
+    memory.free()
+    assert pool.close().live_count == 0
+
+
+def test_what_was_freed_beside_a_failed_call_of_a_closed_pool_goes_back() -> None:
+    pool = Pool("cpu")
+    memory = pool.allocate(4096)
+    pool.close()
+
+    def fail() -> None:
+        thread = threading.Thread(target=memory.free)
+        thread.start()
+        thread.join()
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        pool._locked(fail)
+
+    assert pool.stats().committed_nbytes == 0
