@@ -80,9 +80,10 @@ def test_who_may_not_wait_gets_a_block_with_its_guards() -> None:
     has_lock, may_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        pool._locked(lambda: (has_lock.set(), may_go.wait(10)))
+        has_lock.set()
+        may_go.wait(10)
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=lambda: pool._locked(hold))
     holder.start()
     has_lock.wait()
     try:
