@@ -6,14 +6,13 @@ import weakref
 
 from madl.backends.protocol import Capability
 from madl.hotpath import HotPool
+from madl.hotpath.inside import locks_held
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
 _held: list[list[HotPool]] = []
 # Two threads that fork at once would take the pools' locks in different orders, and
 # give back each other's. Reentrant: a signal handler may fork while this thread does.
 _turn = threading.RLock()
-_forking = 0
-"""The thread that is about to fork, and takes the locks of all pools."""
 
 
 def protect(pool: HotPool) -> None:
@@ -30,17 +29,10 @@ def all_pools() -> list[HotPool]:
             continue
 
 
-def is_in_a_pool() -> bool:
-    """Return whether this thread is in the middle of a call of some pool."""
-    ident = threading.get_ident()
-    return ident == _forking or any(pool._lock_holder == ident for pool in all_pools())
-
-
 def _before() -> None:
-    global _forking
     _turn.acquire()
     # Before any lock: a signal handler may come between one and the note of it.
-    _forking = threading.get_ident()
+    locks_held[threading.get_ident()] = locks_held.get(threading.get_ident(), 0) + 1
     held: list[HotPool] = []
     _held.append(held)
     for pool in all_pools():
@@ -53,12 +45,11 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    global _forking
     held = _held.pop()
     for pool in held:
         pool._lock_holder = 0
         pool._lock.release()
-    _forking = 0
+    locks_held[threading.get_ident()] -= 1
     _turn.release()
     for pool in held:
         if pool._is_closed:  # a free that found the lock taken has left it to us
@@ -66,8 +57,8 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    global _forking, _turn
-    _forking = 0
+    global _turn
+    locks_held.clear()
     _turn = threading.RLock()
     for pool in all_pools():
         lock = threading.Lock()

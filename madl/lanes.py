@@ -18,14 +18,14 @@ from madl.ending import is_ending
 from madl.errors import BackendCallError, MadlError, MissingCapabilityError
 from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
+from madl.hotpath.inside import is_inside, locks_held
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
 from madl.pending import PendingBlock
 from madl.recovery import recover
 from madl.slowpath import SlowPool
 
-MOST_STREAMS_SEEN = 1024
-"""Objects; some libraries make a new one for the same stream again and again."""
+MOST_STREAMS_SEEN = 1024  # objects: some libraries make a new one for each use
 
 
 class OrderedPool(SlowPool):
@@ -65,9 +65,8 @@ class OrderedPool(SlowPool):
         entry = PendingBlock(self, block, users or [])
         pending = cast("StreamPool", self._head)._pending
         pending.append(entry)
-        # Last, since both may fail.
         if users is not None:
-            entry.record()
+            entry.record()  # last: it may fail, and so may what follows
         elif entry.is_wiped():
             pending.remove(entry)
             self._unplace(block)
@@ -102,8 +101,7 @@ class StreamPool(OrderedPool):
     def _find_lane(self, stream: object) -> SlowPool:
         key = self._key_of(stream, instead="allocate without stream=")
         find = functools.partial(self._find_lane_now, stream, key)
-        is_within = self._lock.locked() and self._must_not_wait()  # of a finalizer, say
-        return find() if is_within else self._locked(find)
+        return find() if is_inside() else self._locked(find)
 
     def _find_lane_now(self, stream: object, key: Hashable) -> SlowPool:
         if not self._lanes:
@@ -172,6 +170,7 @@ class StreamPool(OrderedPool):
     def _release_if_unlocked(self) -> bool:
         """Give back what is free, unless the lock is held."""
         ident = threading.get_ident()
+        held = locks_held.get(ident, 0)
         locked: list[bool] = []
         try:
             # In one call, so that a signal handler cannot come before it is noted.
@@ -179,6 +178,7 @@ class StreamPool(OrderedPool):
             if True not in locked:
                 return False
             self._lock_holder = ident
+            locks_held[ident] = held + 1
             # No free raises because of the device; the next one tries again.
             with contextlib.suppress(MadlError):
                 if self._was_interrupted:
@@ -190,6 +190,7 @@ class StreamPool(OrderedPool):
             raise
         finally:
             if True in locked:
+                locks_held[ident] = held
                 self._lock_holder = 0
                 self._lock.release()
 

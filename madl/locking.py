@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from madl.errors import MadlError
-from madl.forking import is_in_a_pool
 from madl.growth import Growth
 from madl.hotpath import HotPool
+from madl.hotpath.inside import locks_held
 from madl.recovery import recover
 
 _Result = TypeVar("_Result")
@@ -46,10 +46,12 @@ class LockedPool(HotPool):
                 f"{self!r} is in the middle of a call of this thread; signal handlers "
                 "and finalizers may allocate and free, nothing else"
             )
+        held = locks_held.get(ident, 0)
         try:
             with self._lock:
                 # No call in between: who came there would wait for ever.
                 self._lock_holder = ident
+                locks_held[ident] = held + 1
                 try:
                     if self._was_interrupted:
                         recover(self._head, self._growth)
@@ -60,16 +62,8 @@ class LockedPool(HotPool):
                     self._was_interrupted = True
                     raise
                 finally:
+                    locks_held[ident] = held
                     self._lock_holder = 0
         finally:
             if self._is_closed:
                 self._freed_after_close()
-
-    def _must_not_wait(self) -> bool:
-        """Return whether waiting for the lock, which is taken, may be for ever.
-
-        A finalizer or signal handler may come while this thread has the lock of another
-        pool, and whoever has ours may be waiting for that one, in the same way. All who
-        do so look first, so of those in a circle one sees that the lock is taken.
-        """
-        return self._lock_holder == threading.get_ident() or is_in_a_pool()

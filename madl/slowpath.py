@@ -17,6 +17,7 @@ from madl.errors import OutOfMemoryError
 from madl.explain import explain, look_inside
 from madl.growth import Growth
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
+from madl.hotpath.inside import is_inside
 from madl.locking import LockedPool
 from madl.options import (
     LARGEST_CAPACITY_NBYTES,
@@ -147,7 +148,7 @@ class SlowPool(LockedPool, TaggedPool):
         if capacity > LARGEST_CAPACITY_NBYTES:
             parse_nbytes(nbytes)
             raise self._out_of_memory(Request(nbytes, capacity))
-        if self._lock.locked() and self._must_not_wait():
+        if is_inside():
             return self._place_apart(capacity, alignment)
         request = Request(nbytes, capacity)
         if self._growth.budget.is_below(capacity):
@@ -230,7 +231,7 @@ class SlowPool(LockedPool, TaggedPool):
         if self._lock_holder == threading.get_ident():
             # A signal handler that lets this pass will have interrupted what it is in.
             self._was_interrupted = True
-        elif not (self._lock.locked() and self._must_not_wait()):
+        elif not is_inside():
             inside = self._locked(
                 lambda: look_inside(self._head, self._growth, request.capacity)
             )

@@ -54,6 +54,7 @@ from madl.hotpath.bins cimport (
 )
 from madl.hotpath.fastcall cimport PyMethodDef, replace_method
 
+from madl.hotpath.inside import is_inside, locks_held
 from madl.hotpath.shared import (
     LARGEST_REQUEST_NBYTES,
     BlockState,
@@ -794,6 +795,7 @@ cdef class HotPool:
         cdef Block* block = NULL
         cdef word capacity = round_up(nbytes)
         cdef word placed_before = self.bins.shared.placed_count
+        cdef unsigned long ident
         if (
             MADL_HAS_INTERPRETER_LOCK
             and self.bins.shared.lock_holder == 0
@@ -801,15 +803,17 @@ cdef class HotPool:
         ):
             if not self.bins.shared.was_interrupted:
                 block = self.place(capacity)
-        elif self.lock.locked() and self._must_not_wait():
+        elif is_inside():
             try:
                 block = <Block*><uintptr_t>self._place_apart(nbytes)
             except BaseException:
                 self.return_since(placed_before)
                 raise
         else:
+            ident = PyThread_get_thread_ident()
             with self.lock:
-                self.bins.shared.lock_holder = PyThread_get_thread_ident()
+                self.bins.shared.lock_holder = ident
+                locks_held[ident] = 1
                 try:
                     if not self.bins.shared.was_interrupted:
                         self._take_back_returned()
@@ -818,6 +822,7 @@ cdef class HotPool:
                     self.bins.shared.was_interrupted = True
                     raise
                 finally:
+                    locks_held[ident] = 0
                     self.bins.shared.lock_holder = 0
         if block is NULL:
             try:

@@ -33,10 +33,6 @@ class PoolDuties:
         """Return a block where pages have to be found for it, or raise."""
 
     @abstractmethod
-    def _must_not_wait(self) -> bool:
-        """Return whether waiting for the lock, which is taken, may be for ever."""
-
-    @abstractmethod
     def _place_apart(self, nbytes: int) -> Block:
         """Return a block in an arena of its own: for a call within a call."""
 

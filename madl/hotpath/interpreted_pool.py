@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import Any
 
+from madl.hotpath.inside import locks_held
 from madl.hotpath.interpreted_account import Account, charges
 from madl.hotpath.interpreted_bins import LargeBin, Unbinning
 from madl.hotpath.interpreted_block import NOWHERE, Block
@@ -167,12 +168,13 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         if nbytes == 0:
             return Block(None, 0, 0, NOWHERE)
         block: Block | None = None
-        if nbytes < 0 or (self._lock.locked() and self._must_not_wait()):
+        ident = threading.get_ident()
+        if nbytes < 0 or locks_held.get(ident, 0):
             block = self._place_apart(nbytes)
         elif nbytes <= self._most_nbytes:
-            ident = threading.get_ident()
             with self._lock:
                 self._lock_holder = ident
+                locks_held[ident] = 1
                 try:
                     if not self._account.was_interrupted:  # that is put right first
                         block = self._place(nbytes, capacity)
@@ -180,6 +182,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
                     self._account.was_interrupted = True
                     raise
                 finally:
+                    locks_held[ident] = 0
                     self._lock_holder = 0
         if block is None:
             block = self._place_slowly(nbytes, capacity, 0)
@@ -197,8 +200,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
             return self._take(home.pop())
         except IndexError:
             self._miss_count += 1
-        if self._returned:
-            self._take_back_returned()
+        self._take_back_returned()
         while self._filled_large_bins:
             self._flush_bin(self._filled_large_bins.popitem()[1])
         if self._account.binned_nbytes > self._leash_nbytes:
@@ -255,9 +257,8 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
 
     def _flush(self) -> None:
         """Give all binned blocks back to the index, where they coalesce."""
-        for home in self._bins.values():
-            if home:
-                self._flush_bin(home)
+        for home in filter(None, self._bins.values()):
+            self._flush_bin(home)
 
     def _flush_bin(self, home: list[Block]) -> None:
         while home:
