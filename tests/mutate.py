@@ -246,9 +246,9 @@ MUTATIONS = [
         "a block that another stream uses goes to its bin",
     ),
     Mutation(
-        "slowpath.py",
-        "        with self._lock:\n            # No call in between",
-        "        if True:\n            # No call in between",
+        "locking.py",
+        "with self._lock:\n                # No call in between",
+        "if True:\n                # No call in between",
         "a skipped lock: a trim while another thread grows the pool",
     ),
     Mutation(
@@ -295,14 +295,14 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
-        "with self._lock:\n            self._lock_holder = ident",
-        "if True:\n            self._lock_holder = ident",
+        "with self._lock:\n                self._lock_holder = ident",
+        "if True:\n                self._lock_holder = ident",
         "a skipped lock: a miss while another thread grows the pool",
     ),
     Mutation(
         "hotpath/interpreted_bins.py",
-        "            block.home = last_frees\n",
-        "            pass\n",
+        "block.home = wiped if block.home is self._unbinned else plain",
+        "pass",
         "a stale bin: that of a closed pool keeps what is freed",
     ),
     Mutation(
@@ -331,13 +331,13 @@ MUTATIONS = [
     ),
     Mutation(
         "zeroing.py",
-        "nbytes = min(end, arena.unused_from) - offset",
+        "nbytes = arena.use_until(end) - offset",
         "nbytes = 0",
         "what was used before is handed out as it was",
     ),
     Mutation(
         "arena.py",
-        "into.unused_from = max(into.unused_from, end)",
+        "into.use_until(end)",
         "pass",
         "pages that were moved bring their content along",
     ),
