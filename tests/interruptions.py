@@ -96,6 +96,7 @@ class _Traced(threading.Thread):
     def run(self) -> None:
         # Python 3.11 calls it once more, after it has dropped its own reference.
         tracer = self._countdown.trace
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks whether any has it
         sys.settrace(tracer)
         try:
             self._act()

@@ -6,6 +6,7 @@ theirs.
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TypeVar
@@ -25,12 +26,17 @@ def has_block_in_hand(function: _Function) -> _Function:
 
 def is_any_in_hand() -> bool:
     """Return whether a thread is in the middle of a function that is marked."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        called = ""
-        while frame is not None:
-            if frame.f_code in _codes and called not in _WITHOUT:
-                return True
-            called = frame.f_code.co_name
-            frame = frame.f_back
+    frames = sys._current_frames()
+    # This one would refer to itself, and keep what all its callers have in hand.
+    frames[threading.get_ident()] = sys._getframe(1)
+    return any(map(_has_in_hand, frames.values()))
+
+
+def _has_in_hand(frame: FrameType | None) -> bool:
+    called = ""
+    while frame is not None:
+        if frame.f_code in _codes and called not in _WITHOUT:
+            return True
+        called = frame.f_code.co_name
+        frame = frame.f_back
     return False

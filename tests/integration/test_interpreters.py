@@ -51,7 +51,10 @@ if sys.implementation.name != "cpython":
 def test_another_interpreter_uses_madl_or_is_told_why_not(is_isolated: bool) -> None:
     program = IN_ANOTHER.format(use=USE, is_isolated=is_isolated)
 
-    output = output_of("-c", f"{program}\n{USE}\nuse_in_another()\nuse_in_another()")
+    flush = "sys.stdout.flush()"
+    output = output_of(
+        "-c", f"{program}\n{USE}\n{flush}\nuse_in_another()\nuse_in_another()"
+    )
 
     here, *others = output.splitlines()
     assert here == "works"
