@@ -10,14 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import madl
 from madl import Memory, OutOfMemoryError, Pool, Spillable
 from madl.backends.protocol import Capability
 from madl.diagnostics import read_trace
 from madl.hotpath import IS_COMPILED
-from madl.integrations.numpy import route
 from madl.sizes import ADDRESS_SPACE_NBYTES
 
 NONE, HOST = Capability.NONE, Capability.HOST_ACCESS
@@ -240,6 +237,10 @@ def forget_a_stream(bench: Bench) -> None:
 
 def route_numpy(bench: Bench) -> None:
     """Let arrays of NumPy come, grow and go; what fails is a MemoryError of NumPy's."""
+    import numpy as np  # here: not all who import the others have it
+
+    from madl.integrations.numpy import route
+
     before = bench.pool.stats().live_nbytes
     with route(4096, bench.pool), contextlib.suppress(MemoryError):
         array = np.ones(2 * bench.unit, np.uint8)

@@ -39,7 +39,9 @@ class FewAddresses(FakeBackend):
 SMALL = {"page_size": 64 * KIB, "limit": 20 * 64 * KIB}
 DEVICES = {
     "sim": Device(lambda: SimBackend(total_nbytes=GIB), 64 * KIB, SMALL),
-    "sim segments": Device(lambda: SimBackend(commits=False), 2 * MIB),
+    "sim segments": Device(
+        lambda: SimBackend(total_nbytes=GIB, commits=False), 2 * MIB
+    ),
     "remap": Device(lambda: fake(COMMIT | REMAP | MORE), 64 * KIB, SMALL),
     "pages": Device(lambda: fake(COMMIT | MORE), 64 * KIB, SMALL),
     "segments": Device(lambda: fake(MORE), 64 * KIB, {"limit": 40 * 64 * KIB}),

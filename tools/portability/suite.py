@@ -17,8 +17,14 @@ EXAMPLE = "resnet50-train"
 FOLDERS = ("tests/unit", "tests/property", "tests/hotpath")
 WITHOUT_NUMPY = FOLDERS[1:]
 """Most files of the first make arrays."""
-PICTURES = "tests/property/test_damaged_files.py"
-"""They are drawn with NumPy."""
+WITH_ARRAYS = (
+    "tests/property/test_damaged_files.py",  # its pictures are drawn with NumPy
+    "tests/backends/test_fault_sweeps.py",
+    "tests/backends/test_system_faults.py",
+    "tests/backends/test_windows_fault_sweeps.py",
+    "tests/backends/emulated/test_fault_sweeps.py",
+)
+"""Files that make arrays, of those folders that are tested without NumPy."""
 DEVICES = ("cuda", "opencl")
 """Their libraries are this machine's own, and so are their tests."""
 
@@ -55,7 +61,7 @@ def run_tests(
     options = ("-q", "-p", "no:cacheprovider", "--tb=short")
     left_out = [f"--deselect={test}" for test in deselected]
     if not has_numpy:
-        left_out.append(f"--ignore={PICTURES}")
+        left_out += [f"--ignore={file}" for file in WITH_ARRAYS]
     said = run(
         [*python, "-m", "pytest", *options, *left_out, *tests],
         timeout_s=900,
