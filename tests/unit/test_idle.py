@@ -79,7 +79,8 @@ def test_the_thread_keeps_no_pool_and_ends_with_it() -> None:
 
     def is_gone() -> bool:
         gc.collect()
-        return gone() is None and idle_threads() == before
+        # One of an earlier test may have ended as well.
+        return gone() is None and idle_threads() <= before
 
     assert until(is_gone)
 
