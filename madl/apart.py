@@ -46,15 +46,7 @@ class Apart:
             raise self._over_the_limit(nbytes)
         arena = self._open(nbytes + spare)
         offset = arena.align(0, alignment)
-        try:
-            if not arena.is_segment:
-                arena.commit(*arena.pages_under(offset, nbytes))
-        except BaseException:
-            self._keep(arena)
-            self.release(arena)
-            raise
-        arena.blocks.take(offset, nbytes)
-        self._keep(arena)
+        self._take(arena, offset, nbytes)
         return arena, offset
 
     def place_at_end(self, nbytes: int, alignment: int) -> tuple[Arena, int, int]:
@@ -79,15 +71,7 @@ class Apart:
         end = granularity + committed_nbytes
         # Down to a multiple: what is left behind the block is less than one.
         offset = arena.align(end - nbytes + 1, alignment) - alignment
-        try:
-            first, stop = arena.pages_under(offset, end - offset)
-            arena.commit(first, stop)
-        except BaseException:
-            self._keep(arena)
-            self.release(arena)
-            raise
-        arena.blocks.take(offset, end - offset)
-        self._keep(arena)
+        self._take(arena, offset, end - offset)
         return arena, offset, end - offset
 
     def _open(self, nbytes: int) -> Arena:
@@ -100,6 +84,18 @@ class Apart:
             is_apart=True,
             front_nbytes=self._front_nbytes,
         )
+
+    def _take(self, arena: Arena, offset: int, nbytes: int) -> None:
+        """Commit a block of a new arena, and take it; or give the arena back."""
+        try:
+            if not arena.is_segment:
+                arena.commit(*arena.pages_under(offset, nbytes))
+        except BaseException:
+            self._keep(arena)
+            self.release(arena)
+            raise
+        arena.blocks.take(offset, nbytes)
+        self._keep(arena)
 
     def _keep(self, arena: Arena) -> None:
         """Count an arena; not before its block is there: empty ones may be released."""

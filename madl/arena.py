@@ -214,16 +214,15 @@ class Arena(HotArena):
             placed: ``(offset, nbytes)`` of each.
         """
         doubtful = list(self._doubtful)
-        pages = self.blocks.pages.without(doubtful)
+        self.blocks.rebuild(placed, doubtful)
         for first, stop in doubtful:
             self.backend.settle(
                 self.reservation,
                 first * self.page_nbytes,
                 (stop - first) * self.page_nbytes,
-                committed_nbytes=pages.committed * self.page_nbytes,
+                committed_nbytes=self.committed_nbytes,
             )
-        self.blocks.rebuild(placed, doubtful)
-        self._doubtful = []
+        self._doubtful = []  # last: whatever fails is done again
 
 
 def reserve_most(

@@ -19,7 +19,6 @@ from madl.errors import BackendError, MemoryCorruptionError
 from madl.guard_bytes import GuardBytes, guard_bytes_of
 from madl.guards import Guard, GuardedWatch, guarded_capacity
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory, Watch
-from madl.hotpath.inside import locks_held
 from madl.lanes import Lane, OrderedPool, StreamPool
 from madl.quarantine import Held, Quarantine
 from madl.reclaim import Step
@@ -249,17 +248,8 @@ class DebugPool(_Debugged, StreamPool):
 
     def _damage_at_exit(self) -> list[Damage]:
         # A thread that will never go on may have the lock.
-        if self._lock.acquire(blocking=False):
-            self._lock_holder = ident = threading.get_ident()
-            held = locks_held.get(ident, 0)
-            locks_held[ident] = held + 1
-            try:
-                with contextlib.suppress(BackendError):
-                    self._keep_damage()
-            finally:
-                locks_held[ident] = held
-                self._lock_holder = 0
-                self._lock.release()
+        with contextlib.suppress(BackendError):
+            self._unless_locked(self._keep_damage)
         return self._take_damage()
 
 

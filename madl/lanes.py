@@ -8,7 +8,6 @@ when the device is seen to be done with them.
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from madl.ending import is_ending
 from madl.errors import BackendCallError, MadlError, MissingCapabilityError
 from madl.growth import Growth
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
-from madl.hotpath.inside import is_inside, locks_held
+from madl.hotpath.inside import is_inside
 from madl.options import PoolOptions
 from madl.ordering import StreamOrder
 from madl.pending import PendingBlock
@@ -162,37 +161,17 @@ class StreamPool(OrderedPool):
         # At least once: what was freed may have been taken back already, by a miss
         # that came just before the pool was closed and gives nothing to the device.
         while not is_ending():
-            if not self._release_if_unlocked():
+            if not self._unless_locked(self._release_freed):
                 return  # whoever holds the lock comes here on its way out
             if not any(lane._has_returned() for lane in self._family()):
                 return
 
-    def _release_if_unlocked(self) -> bool:
-        """Give back what is free, unless the lock is held."""
-        ident = threading.get_ident()
-        held = locks_held.get(ident, 0)
-        locked: list[bool] = []
-        try:
-            # In one call, so that a signal handler cannot come before it is noted.
-            locked.extend(map(self._lock.acquire, (False,)))
-            if True not in locked:
-                return False
-            self._lock_holder = ident
-            locks_held[ident] = held + 1
-            # No free raises because of the device; the next one tries again.
-            with contextlib.suppress(MadlError):
-                if self._was_interrupted:
-                    recover(self, self._growth)
-                self._release_all()
-            return True
-        except BaseException:
-            self._was_interrupted = True
-            raise
-        finally:
-            if True in locked:
-                locks_held[ident] = held
-                self._lock_holder = 0
-                self._lock.release()
+    def _release_freed(self) -> None:
+        # No free raises because of the device; the next one tries again.
+        with contextlib.suppress(MadlError):
+            if self._was_interrupted:
+                recover(self, self._growth)
+            self._release_all()
 
     def _wait_for_streams(self) -> None:
         """Wait for all queued work, so that whatever is free can be used anywhere."""

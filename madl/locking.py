@@ -1,7 +1,6 @@
 """The lock of a pool: who holds it, who must not wait for it, and what ends in it."""
 
 import threading
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,10 +28,6 @@ class LockedPool(HotPool):
     def _is_closed(self) -> bool:
         closed: bool = self._head._was_closed
         return closed
-
-    @abstractmethod
-    def _freed_after_close(self) -> None:
-        """Give back what was freed since the pool was closed. Runs in finalizers."""
 
     def _locked(self, act: Callable[[], _Result]) -> _Result:
         """Call ``act`` while the pool's lock is held, which is not reentrant.
@@ -67,3 +62,28 @@ class LockedPool(HotPool):
         finally:
             if self._is_closed:
                 self._freed_after_close()
+
+    def _unless_locked(self, act: Callable[[], object]) -> bool:
+        """Call ``act`` as ``_locked`` does, if the lock is free; return whether."""
+        ident = threading.get_ident()
+        held = locks_held.get(ident, 0)
+        locked: list[bool] = []
+        try:
+            # In one call, so that a signal handler cannot come before it is noted.
+            locked.extend(map(self._lock.acquire, (False,)))
+            if True not in locked:
+                return False
+            self._lock_holder = ident
+            locks_held[ident] = held + 1
+            act()
+            return True
+        except MadlError:
+            raise
+        except BaseException:  # as in _locked
+            self._was_interrupted = True
+            raise
+        finally:
+            if True in locked:
+                locks_held[ident] = held
+                self._lock_holder = 0
+                self._lock.release()
