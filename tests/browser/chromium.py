@@ -12,7 +12,7 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = "browser" in os.environ.get("MADL_REQUIRE", "")
 TIMEOUT_MS = 20_000
-READY = "document.documentElement.dataset.ready === 'yes'"
+READY = "html[data-ready=yes]"
 
 
 @contextmanager
@@ -48,7 +48,7 @@ class Tab:
         self.page.on("request", lambda one: self.requests.append(one.url))
         self.page.goto(file.as_uri(), timeout=TIMEOUT_MS)
         try:
-            self.page.wait_for_function(READY, timeout=TIMEOUT_MS)
+            self.page.wait_for_selector(READY, state="attached", timeout=TIMEOUT_MS)
         except Exception as error:
             raise AssertionError(f"not ready: {self.complaints}") from error
 
