@@ -59,8 +59,9 @@ class World:
         self.pool = Pool("cpu", page_size="64 KiB")
         self.limited = Pool("cpu", limit="8 MiB", page_size="64 KiB")
         self.simulated = Pool(self.device)
-        # Room for what all threads use at once, no more: nobody may be refused.
-        self.spilling = Pool("cpu", limit=SPILLED_NBYTES * thread_count)
+        # Room for what all threads and the main one use at once, no more: nobody may
+        # be refused.
+        self.spilling = Pool("cpu", limit=SPILLED_NBYTES * (thread_count + 1))
         self.spillables: list[Spillable] = []
         self.spillable_count = 3 * thread_count
         self.handed: deque[Handed] = deque()
@@ -275,23 +276,23 @@ class Crowd:
 @contextlib.contextmanager
 def signals(world: World) -> Iterator[None]:
     """Let a handler that allocates and frees come every few milliseconds."""
-    is_inside = threading.Lock()  # else a slow machine would do nothing but this
 
     def handle(number: int, frame: object) -> None:
-        if not is_inside.acquire(blocking=False):
-            return
+        began = time.monotonic()
         with contextlib.suppress(MemoryError):  # it may come within any limit
             world.interrupted.append(world.pool.allocate(1000 * number))
             world.simulated.allocate(5000).free()
         if len(world.interrupted) > 20:
             world.interrupted.popleft().free()
-        is_inside.release()
+        # An interval would leave no time for anything else where a refusal takes long:
+        # it collects garbage, which a limit refuses what its finalizers allocate.
+        signal.setitimer(signal.ITIMER_REAL, 0.003 + 9 * (time.monotonic() - began))
 
     if sys.platform == "win32":  # it has no such timer
         yield
         return
     signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    signal.setitimer(signal.ITIMER_REAL, 0.003)
     try:
         yield
     finally:
@@ -336,7 +337,7 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("--threads", type=int, default=8)
     asked = parser.parse_args()
-    faulthandler.dump_traceback_later(asked.seconds * 3 + 120, exit=True)
+    faulthandler.dump_traceback_later(asked.seconds * 3 + 75, exit=True)
     sys.setswitchinterval(1e-6)
     with tempfile.TemporaryDirectory() as folder:
         world = World(asked.threads, Path(folder))

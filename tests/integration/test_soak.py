@@ -14,7 +14,7 @@ SOAK = Path(__file__).parents[1] / "soak.py"
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 16])
 def test_a_process_takes_no_more_after_its_first_half(threads: int) -> None:
-    figures = json.loads(output_of(SOAK, "5", "--threads", str(threads)))
+    figures = json.loads(output_of(SOAK, "3", "--threads", str(threads)))
 
     assert figures["is_compiled"] == IS_COMPILED
     assert figures["operations"] > threads
