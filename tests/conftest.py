@@ -3,6 +3,7 @@
 And what the sweeps of faults have counted, after the summary of a run.
 """
 
+import gc
 import os
 import sys
 
@@ -29,6 +30,15 @@ if sys.platform == "win32":  # they load modules that are for other systems
         "backends/test_fallback.py",
         "backends/test_host_limits.py",
     ]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection look at the tests themselves: they are a large heap.
+
+    Pools collect garbage before they refuse anything, some tests hundreds of times.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
