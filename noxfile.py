@@ -140,7 +140,7 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-P", "tests/soak.py", seconds, *session.posargs)
     session.run(
         "pytest",
-        *(f"tests/integration/test_{name}.py" for name in ("thread_stress", "fork")),
+        *(f"tests/processes/test_{name}.py" for name in ("thread_stress", "fork")),
         env={"MADL_STRESS_S": "10", "MADL_FORKS": "200"},
     )
 
@@ -250,10 +250,11 @@ def dask(session: nox.Session) -> None:
     """Test pools on Dask's workers; and, at length, what processes share."""
     session.install(".[dask]", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
-    names = ("dask", "dask_example", "shared_processes", "shared_failures")
     session.run(
         "pytest",
-        *(f"tests/integration/test_{name}.py" for name in names),
+        *(f"tests/integration/test_{name}.py" for name in ("dask", "dask_example")),
+        "tests/processes/test_shared_processes.py",
+        "tests/processes/test_shared_failures.py",
         env={"MADL_EXITS": "50"},
     )
 
@@ -300,6 +301,20 @@ def dist(session: nox.Session) -> None:
 
 
 @nox.session
+def wine(session: nox.Session) -> None:
+    """Run all tests that Windows can run in CPython for Windows, under wine.
+
+    ``tox -e wine`` runs those in which Windows differs. Arguments are pytest's.
+    """
+    names = ("backends", "hotpath", "property", "unit")
+    shared = (
+        f"tests/processes/test_shared_{name}.py" for name in ("memory", "processes")
+    )
+    tests = (*(f"tests/{name}" for name in names), *shared)
+    session.run("python", "tools/wine/run.py", *(session.posargs or tests))
+
+
+@nox.session
 def portability(session: nox.Session) -> None:
     """Run madl on other machines and systems; print what ran, and what did not and why.
 
@@ -337,7 +352,7 @@ def sanitize(session: nox.Session) -> None:
     library = session.run(
         "gcc", "-print-file-name=libasan.so", external=True, silent=True
     )
-    folders = ("unit", "property", "hotpath", "integration/test_thread_stress.py")
+    folders = ("unit", "property", "hotpath", "processes/test_thread_stress.py")
     session.run(
         "pytest",
         *(session.posargs or [f"tests/{folder}" for folder in folders]),
