@@ -46,7 +46,7 @@ def main() -> None:
         started = time.perf_counter()
         answers[name] = _answer(name, quick=options.quick or options.gates)
         if options.gates:
-            answers[name] = _again_if_missed(name, answers[name])
+            answers[name] = _again_if_missed(name, answers[name], options.smoke)
             bounds = verdict.missed_gates(name, answers[name])
             missed += [(bound, answers[name]) for bound in bounds]
         else:
@@ -93,11 +93,13 @@ def _answer(name: str, *, quick: bool) -> Answer:
     return answer
 
 
-def _again_if_missed(name: str, answer: Answer) -> Answer:
+def _again_if_missed(name: str, answer: Answer, is_smoke: bool) -> Answer:
     for _ in range(GATE_ATTEMPTS - 1):
         missed = verdict.missed_gates(name, answer)
         is_over = time.perf_counter() - STARTED > LONGEST_S
-        if is_over or all(bound.why_missed for bound in missed):
+        if is_over or not any(
+            verdict.ends_the_run(bound, answer, is_smoke=is_smoke) for bound in missed
+        ):
             break
         answer = verdict.best_of(answer, _answer(name, quick=True))
     return answer
