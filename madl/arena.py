@@ -98,6 +98,23 @@ class Arena(HotArena):
         offset = self.blocks.find(nbytes + alignment - promised, promised)
         return offset if offset < 0 else self.align(offset, alignment)
 
+    def find_committed(self, nbytes: int, alignment: int) -> int:
+        """Return the lowest offset for a block that needs no page, or -1. O(n).
+
+        Of a free block some pages may be committed, and others not.
+        """
+        pages = self.blocks.pages
+        for start, free_nbytes in self.blocks.free_blocks():
+            stop = min(start + free_nbytes, pages.top * self.page_nbytes)
+            offset = self.align(start, alignment)
+            while offset + nbytes <= stop:
+                missing = pages.missing_runs(offset, nbytes)
+                if not missing:
+                    return offset
+                _, after = missing[-1]
+                offset = self.align(after * self.page_nbytes, alignment)
+        return -1
+
     def pages_under(self, offset: int, nbytes: int) -> tuple[int, int]:
         """Return the pages ``[first, stop)`` that a range of bytes lies on."""
         last = (offset + nbytes - 1) // self.page_nbytes

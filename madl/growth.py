@@ -146,11 +146,9 @@ class Growth:
         """
         others = [growth.own_arenas for growth in self.family if growth is not self]
         for arena in chain(self.bands[band], self.bands[1 - band], *others):
-            for start, free_nbytes in arena.blocks.free_blocks():
-                offset = arena.align(start, alignment)
-                is_room = offset + nbytes <= start + free_nbytes
-                if is_room and not arena.blocks.pages.missing(offset, nbytes):
-                    return arena, offset
+            offset = arena.find_committed(nbytes, alignment)
+            if offset >= 0:
+                return arena, offset
         return None
 
     def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:

@@ -140,6 +140,23 @@ def test_a_recycling_that_fails_changes_nothing(failing: str) -> None:
     assert backend.is_committed_at(high.address, high.capacity)
 
 
+@pytest.mark.parametrize("alignment", [None, 4 * KIB])
+def test_at_the_limit_the_committed_end_of_a_free_block_is_used(
+    alignment: int | None,
+) -> None:
+    pool = Pool(FakeBackend(), limit=3 * PAGE, page_size=PAGE)
+    below = pool.allocate(PAGE + 8 * KIB)
+    beside = pool.allocate(8 * KIB)  # the rest of its second page
+    below.free()
+    pool.trim()
+    held = pool.allocate(2 * PAGE)
+
+    found = pool.allocate(2 * KIB, alignment=alignment)
+
+    assert beside.address - found.address == 8 * KIB
+    assert held.address - beside.address == 8 * KIB
+
+
 def test_a_request_over_the_limit_takes_nothing_from_the_device() -> None:
     backend = FakeBackend()
     pool = Pool(backend, limit=5 * PAGE, page_size=PAGE)
