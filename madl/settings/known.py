@@ -145,6 +145,7 @@ OF_TESTS_AND_TOOLS = frozenset(
         "FUZZ_FILES",
         "FUZZ_SECONDS",
         "PORTABILITY_CACHE",
+        "PORTABILITY_TESTS",
         "ROUTE_THRESHOLD",
         "SCREENSHOTS",
         "SOAK_S",

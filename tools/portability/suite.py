@@ -14,9 +14,11 @@ SMOKE = Path(__file__).with_name("smoke.py")
 EXAMPLE = "resnet50-train"
 """The smallest trace that ships."""
 
-FOLDERS = ("tests/unit", "tests/property", "tests/hotpath")
-WITHOUT_NUMPY = FOLDERS[1:]
-"""Most files of the first make arrays."""
+CHOSEN = os.environ.get("MADL_PORTABILITY_TESTS")
+TESTS_OF_ALL = tuple((CHOSEN or "tests/unit tests/property tests/hotpath").split())
+"""What runs beside the tests of the host's memory."""
+WITHOUT_NUMPY = tuple(test for test in TESTS_OF_ALL if "/unit" not in test)
+"""Most files of unit/ make arrays."""
 WITH_ARRAYS = (
     "tests/property/test_damaged_files.py",  # its pictures are drawn with NumPy
     "tests/backends/test_fault_sweeps.py",
@@ -57,7 +59,7 @@ def run_tests(
     has_numpy: bool = True,
 ) -> str:
     """Run madl's tests; return how many passed."""
-    tests = [*(FOLDERS if has_numpy else WITHOUT_NUMPY), *tests_of_the_host()]
+    tests = [*(TESTS_OF_ALL if has_numpy else WITHOUT_NUMPY), *tests_of_the_host()]
     options = ("-q", "-p", "no:cacheprovider", "--tb=short")
     left_out = [f"--deselect={test}" for test in deselected]
     if not has_numpy:

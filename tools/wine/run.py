@@ -1,6 +1,6 @@
-"""Run the tests of the checkout in a real CPython for Windows, under wine.
+"""Run tests of the checkout in a real CPython for Windows, under wine.
 
-    python tools/wine/run.py             all of it
+    python tools/wine/run.py             where Windows differs, and some commands
     python tools/wine/run.py ARGUMENTS   pytest with these arguments only
 
 The first run installs wine and the interpreter, see install.py; MADL_WINE_CACHE says
@@ -17,10 +17,13 @@ from install import Wine, install, set_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SHARING = ("test_shared_memory.py", "test_shared_processes.py")
+SHARING = ("memory", "processes")
+ABOUT_FILES = ("journal_reader", "recording", "spilling", "trace_writer", "whole_files")
 SUITES = (
-    *(f"tests/{name}" for name in ("backends", "hotpath", "property", "unit")),
-    *(f"tests/integration/{name}" for name in SHARING),
+    "tests/backends",
+    "tests/hotpath",
+    *(f"tests/processes/test_shared_{name}.py" for name in SHARING),
+    *(f"tests/unit/test_{name}.py" for name in ("memory", "pool", *ABOUT_FILES)),
 )
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "known_differences")
 COMMANDS = (
