@@ -218,7 +218,7 @@ class BackendNotFoundError(BackendError, LookupError):
         why = f" ({self.reason})" if self.reason else ""
         return (
             f"no backend opens device {self.device!r}{why}; "
-            f"kinds that are installed: {', '.join(self.installed)}. "
+            f"kinds that madl knows: {', '.join(self.installed)}. "
             "Try: `madl info`, or install the extra or plugin for that device"
         )
 

@@ -17,6 +17,11 @@ from madl.hotpath.shared import (
 
 IS_COMPILED = False
 """Whether the compiled body is the one that runs."""
+HOW_TO_COMPILE = (
+    "a C compiler, then in madl's checkout: MADL_COMPILE=1 pip install "
+    "--force-reinstall --no-deps ."
+)
+"""What to try where only the other one will do."""
 
 if TYPE_CHECKING:
     from madl.hotpath.interpreted_block import Block

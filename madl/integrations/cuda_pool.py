@@ -10,7 +10,7 @@ import os
 from types import ModuleType
 from typing import NamedTuple, cast
 
-from madl import settings
+from madl import hotpath, settings
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
 from madl.errors import ForkError, MissingCapabilityError, OutOfMemoryError
@@ -218,5 +218,5 @@ def _native(device: str) -> ModuleType:
         raise MissingCapabilityError(
             device,
             "pool in C, as this install of madl is pure Python",
-            "a C compiler and MADL_COMPILE=1 pip install --force-reinstall madl",
+            hotpath.HOW_TO_COMPILE,
         ) from error

@@ -98,7 +98,7 @@ class WorkerDevice(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Every device of every worker; rich prints it as a table.
+    """Every device of every worker; rich prints those with a pool as a table.
 
     Attributes:
         devices: A row for each device of each worker.
@@ -120,7 +120,9 @@ class Report(NamedTuple):
         table.add_column("device")
         for heading in ("live", "high water", "committed", "limit", "available"):
             table.add_column(heading, justify="right")
-        for row in self.devices:
+        # Where there are pools, devices without one would hide them.
+        in_use = [row for row in self.devices if row.live_nbytes is not None]
+        for row in in_use or self.devices:
             worker = row.worker.rpartition("//")[2]
             sizes = (
                 row.live_nbytes,

@@ -109,7 +109,6 @@ def _native() -> Any:  # noqa: ANN401  # a module that only one build has
         raise MissingCapabilityError(
             "a madl of pure Python",
             "functions in C, without which NumPy's users would lose their exceptions",
-            "install a C compiler, then MADL_COMPILE=1 pip install --force-reinstall "
-            "--no-binary madl madl",
+            hotpath.HOW_TO_COMPILE,
         )
     return importlib.import_module("madl.hotpath._numpy")

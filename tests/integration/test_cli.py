@@ -225,7 +225,7 @@ def test_an_absent_device_is_one_clear_line(
     trace: Path, device: str, reason: str
 ) -> None:
     assert failure(madl("replay", trace, "--device", device)) == (
-        f"no backend opens device {device!r} ({reason}); kinds that are installed: "
+        f"no backend opens device {device!r} ({reason}); kinds that madl knows: "
         "cpu, cuda, opencl, shared, sim. "
         "Try: `madl info`, or install the extra or plugin for that device"
     )

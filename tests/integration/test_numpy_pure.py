@@ -14,6 +14,6 @@ def test_a_pure_install_says_why_and_what_to_do() -> None:
 
     assert str(caught.value) == (
         "a madl of pure Python has no functions in C, without which NumPy's users "
-        "would lose their exceptions. Try: install a C compiler, then MADL_COMPILE=1 "
-        "pip install --force-reinstall --no-binary madl madl"
+        "would lose their exceptions. Try: a C compiler, then in madl's checkout: "
+        "MADL_COMPILE=1 pip install --force-reinstall --no-deps ."
     )

@@ -202,7 +202,7 @@ def test_sizes_that_fit_no_device_run_out_of_memory() -> None:
 
 
 INSTALLED = (
-    "kinds that are installed: cpu, cuda, opencl, shared, sim. "
+    "kinds that madl knows: cpu, cuda, opencl, shared, sim. "
     "Try: `madl info`, or install the extra or plugin for that device"
 )
 

@@ -100,12 +100,12 @@ EXAMPLES: list[tuple[MadlError, str]] = [
     (FileFormatError("a.trace", 0, "no events"), "a.trace: no events"),
     (
         BackendNotFoundError("cuda:0", ("cpu", "sim"), "no driver"),
-        "no backend opens device 'cuda:0' (no driver); kinds that are installed: "
+        "no backend opens device 'cuda:0' (no driver); kinds that madl knows: "
         "cpu, sim. Try: `madl info`, or install the extra or plugin for that device",
     ),
     (
         BackendNotFoundError("abc", ("cpu",), ""),
-        "no backend opens device 'abc'; kinds that are installed: cpu. "
+        "no backend opens device 'abc'; kinds that madl knows: cpu. "
         "Try: `madl info`, or install the extra or plugin for that device",
     ),
     (

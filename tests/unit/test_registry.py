@@ -91,7 +91,7 @@ def test_a_plugin_that_cannot_be_imported_says_why(plugins: PluginFolder) -> Non
 
     assert str(refusal("nvme:0")) == (
         "no backend opens device 'nvme:0' (OSError: libnvme.so.1: no such file); "
-        "kinds that are installed: cpu, cuda, nvme, opencl, shared, sim. " + TRY
+        "kinds that madl knows: cpu, cuda, nvme, opencl, shared, sim. " + TRY
     )
 
 
@@ -108,7 +108,7 @@ def test_a_plugin_that_is_mended_opens(plugins: PluginFolder) -> None:
 def test_a_kind_that_nobody_claims_is_an_error() -> None:
     assert str(refusal("nvme:0")) == (
         "no backend opens device 'nvme:0' (no backend of kind 'nvme'); "
-        f"kinds that are installed: {BUILT_IN}. {TRY}"
+        f"kinds that madl knows: {BUILT_IN}. {TRY}"
     )
 
 

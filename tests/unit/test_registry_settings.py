@@ -30,7 +30,7 @@ def test_without_autoload_no_entry_point_is_looked_at(
     assert str(caught.value) == (
         "no backend opens device 'nvme:0' (no backend of kind 'nvme'; "
         "MADL_DISABLE_PLUGIN_AUTOLOAD is set, so only MADL_PLUGINS names plugins); "
-        f"kinds that are installed: {', '.join(madl.backends())}. Try: `madl info`, "
+        f"kinds that madl knows: {', '.join(madl.backends())}. Try: `madl info`, "
         "or install the extra or plugin for that device"
     )
     assert module not in sys.modules

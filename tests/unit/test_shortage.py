@@ -233,6 +233,8 @@ def test_a_refusal_in_spite_of_unused_memory_is_something_else(
         device_total_nbytes=9 * MIB,
         device_unused_nbytes=8 * MIB,
         committed_nbytes=MIB,
+        is_growing=True,  # as a training is that begins
+        largest_group=Group("loss", None, MIB, 1),
     )
 
     assert advice_of(report) == advice
