@@ -323,6 +323,21 @@ def test_the_device_gets_nothing_back_that_is_not_wiped(
     assert backend.left <= {0, GARBAGE}
 
 
+def test_a_trim_waits_until_a_stream_has_wiped_what_it_takes() -> None:
+    backend = Seen(capabilities=STREAMS | MOVED)
+    pool = Pool(backend, zero="free")
+    owner, reader = backend.make_stream(), backend.make_stream()
+    memory = pool.allocate(5 * KIB, stream=owner)
+    memory.copy_from(b"\7" * memory.nbytes, stream=owner)
+    memory.copy_to(bytearray(5 * KIB), stream=reader)
+    memory.free()
+
+    pool.trim()
+
+    assert pool.stats().committed_nbytes == 0
+    assert backend.left <= {0, GARBAGE}
+
+
 class Capturing(FakeBackend):
     """Captures a graph when it is told to."""
 
