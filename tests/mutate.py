@@ -204,9 +204,9 @@ MUTATIONS = [
         "an offset is aligned, and not the address",
     ),
     Mutation(
-        "growth.py",
-        "if is_room and not arena.blocks.pages.missing(offset, nbytes):",
-        "if is_room:",
+        "arena.py",
+        "if not missing:",
+        "if True:",
         "at the limit a block is placed where no page is committed",
     ),
     Mutation(
