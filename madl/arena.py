@@ -99,7 +99,7 @@ class Arena(HotArena):
         return offset if offset < 0 else self.align(offset, alignment)
 
     def find_committed(self, nbytes: int, alignment: int) -> int:
-        """Return the lowest offset for a block that needs no page, or -1. O(n).
+        """Return the lowest offset for a block that needs no page, or -1. O(n + pages).
 
         Of a free block some pages may be committed, and others not.
         """
@@ -107,12 +107,14 @@ class Arena(HotArena):
         for start, free_nbytes in self.blocks.free_blocks():
             stop = min(start + free_nbytes, pages.top * self.page_nbytes)
             offset = self.align(start, alignment)
-            while offset + nbytes <= stop:
-                missing = pages.missing_runs(offset, nbytes)
-                if not missing:
+            if offset + nbytes > stop:
+                continue
+            for first, after in pages.missing_runs(offset, stop - offset):
+                if offset + nbytes <= first * self.page_nbytes:
                     return offset
-                _, after = missing[-1]
                 offset = self.align(after * self.page_nbytes, alignment)
+            if offset + nbytes <= stop:
+                return offset
         return -1
 
     def pages_under(self, offset: int, nbytes: int) -> tuple[int, int]:

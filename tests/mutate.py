@@ -205,8 +205,8 @@ MUTATIONS = [
     ),
     Mutation(
         "arena.py",
-        "if not missing:",
-        "if True:",
+        "if offset + nbytes <= first * self.page_nbytes:",
+        "if offset < first * self.page_nbytes:",
         "at the limit a block is placed where no page is committed",
     ),
     Mutation(
