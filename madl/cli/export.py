@@ -6,7 +6,7 @@ import os
 import click
 
 from madl.cli.pages import Command
-from madl.cli.target import writing
+from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
@@ -33,6 +33,7 @@ def export(source: str, target: str, as_json: bool) -> None:
     kind = os.path.splitext(target)[1]
     if kind not in (".pickle", ".json"):
         raise click.UsageError(f"TARGET must end in .pickle or .json, got {target!r}")
+    refuse_the_input(target, source)
     opened = open_trace_or_snapshot(source)
     if kind == ".json" and not isinstance(opened, Trace):
         raise click.UsageError("a snapshot can be written as .pickle only")

@@ -1,9 +1,28 @@
 """The file that a command writes."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
+
+from madl.diagnostics.names import printable
 from madl.errors import FileFormatError
+
+
+def refuse_the_input(target: str, source: str) -> None:
+    """Refuse to replace what a command is about to read, by whatever name.
+
+    Raises:
+        UsageError: Both are one file.
+    """
+    try:
+        is_one = os.path.samefile(source, target)
+    except OSError:  # one is not there; what reads or writes it says so, if it matters
+        return
+    if is_one:
+        text = f"the output is the input: {target}. Try: another name"
+        raise click.UsageError(printable(text))
 
 
 @contextmanager

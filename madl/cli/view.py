@@ -9,7 +9,7 @@ from madl.cli.byte_count import ByteCount
 from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.source import file_or_example
-from madl.cli.target import writing
+from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.names import printable
 from madl.diagnostics.view import view_page
@@ -46,6 +46,7 @@ def view(
     each block lies at any moment, who holds it, and fragmentation.
     """
     path = output or f"{os.path.basename(file)}.html"
+    refuse_the_input(path, file)
     with EventProgress("placing", hidden=as_json) as progress:
         history = open_history(
             file, limit=limit, device=device, on_progress=progress.update
