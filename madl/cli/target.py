@@ -27,9 +27,14 @@ def refuse_the_input(target: str, source: str) -> None:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Let a file that cannot be written end the command as one that cannot be read."""
+    """Let a file that cannot be written end the command as one that cannot be read.
+
+    A pipe whose reader has seen enough is no error, as with stdout.
+    """
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         reason = f"it cannot be written: {error.strerror}"
         raise FileFormatError(path, 0, reason) from None

@@ -61,6 +61,6 @@ def view(
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
-        click.echo(
-            printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
-        )
+        told = printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
+        # stderr: what is no file may be stdout, and what reads it wants the page alone
+        click.echo(told, err=not os.path.isfile(path))

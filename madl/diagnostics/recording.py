@@ -14,6 +14,7 @@ from madl.diagnostics.journal_writer import JournalWriter
 from madl.diagnostics.stack_text import check_depth
 from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.trace_writer import one_line, write_trace
+from madl.diagnostics.whole_files import file_behind
 from madl.errors import FileFormatError
 from madl.stacks import Stack
 
@@ -173,15 +174,16 @@ def record(
         The recorder; ``mark(label)`` notes that an iteration or a phase starts.
 
     Raises:
-        ValueError: ``path`` is a directory or a device, or ``stacks`` is out of range.
+        ValueError: ``path`` is a directory, a pipe or a device, or ``stacks`` is out of
+            range.
         FileExistsError: The journal is there already.
         OSError: The trace cannot be written: at the start, or else at the end.
 
     What was allocated before is not in the trace, nor is its free. A forked child is
     not recorded.
     """
-    target = Path(path).resolve()  # the file that a link names is replaced
-    if target.exists() and not target.is_file():
+    target = file_behind(path)
+    if target is None:
         raise ValueError(f"path must name a file, got {os.fspath(path)!r}")
     one_line("name", name)
     recorder = Recorder(target, name=name, depth=check_depth(stacks))

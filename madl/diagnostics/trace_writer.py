@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import index
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +18,7 @@ from madl.diagnostics.trace import (
     Free,
     Trace,
 )
-from madl.diagnostics.whole_files import part_of
+from madl.diagnostics.whole_files import file_behind, part_of
 from madl.sizes import parse_nbytes
 from madl.stacks import Stack
 
@@ -48,14 +47,14 @@ class TraceWriter:
             headers: Written at the top, as in ``{"name": "my-model"}``.
 
         Raises:
-            ValueError: ``path`` is a directory or a device, or a header does not fit
-                on one line. No file was made.
+            ValueError: ``path`` is a directory, a pipe or a device, or a header does
+                not fit on one line. No file was made.
             OSError: The file cannot be made.
         """
-        # resolve: the file that a link names is replaced, not the link
-        self._path = Path(path).resolve()
-        if self._path.exists() and not self._path.is_file():
+        target = file_behind(path)
+        if target is None:
             raise ValueError(f"path must name a file, got {os.fspath(path)!r}")
+        self._path = target
         items = (headers or {}).items()
         self._lines = [FIRST_LINE, *(_header_line(key, value) for key, value in items)]
         # one byte an id: 1 while it is live

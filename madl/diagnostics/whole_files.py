@@ -11,6 +11,20 @@ def part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
+def file_behind(path: str | os.PathLike[str]) -> Path | None:
+    """Return the file that a path names, which need not be there yet.
+
+    Links are followed: the file that one names is replaced, not the link.
+
+    Returns:
+        ``None`` for what is no file, such as a directory, a pipe or a device.
+    """
+    given = Path(path)
+    target = given.resolve()
+    # given: /dev/stdout is there, but where it leads may have no name, as a pipe has
+    return None if given.exists() and not target.is_file() else target
+
+
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file; one that is there is replaced when all of it is written.
 
@@ -20,10 +34,9 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         OSError: It cannot be written. Nothing is left of it, and a file that was there
             is as before; so it is after an interruption.
     """
-    # resolve: the file that a link names is replaced, not the link
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        target.write_bytes(content)
+    target = file_behind(path)
+    if target is None:
+        Path(path).write_bytes(content)
         return
     part = part_of(target)
     try:

@@ -1,7 +1,8 @@
-"""Where a command writes: never over what it reads."""
+"""Where a command writes: never over what it reads, and to a pipe as it comes."""
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import example_path
-from tests.command_line import status_of
+from tests.command_line import ENVIRONMENT, status_of
 
 ONLY_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX's links")
 
@@ -68,3 +69,36 @@ def test_a_broken_input_is_not_even_read(
 
     assert status_of(*command(name, broken, broken)) == 2
     assert refused(broken) in capsys.readouterr().err
+
+
+def in_bash(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell, in which ``madl`` is the command."""
+    return subprocess.run(
+        ["bash", "-c", command.replace("madl ", f"{sys.executable} -m madl ")],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+
+@ONLY_POSIX
+@pytest.mark.parametrize("target", ["/dev/stdout", ">(cat)"])
+def test_a_page_goes_through_a_pipe_alone(target: str) -> None:
+    pytest.importorskip("plotly")
+
+    done = in_bash(f"madl view --example vit-train -o {target} | cat")
+
+    assert done.stdout.startswith("<!doctype html>")
+    assert done.stdout.endswith("</html>\n")
+    assert done.stderr.endswith(" MiB, open it in a browser\n")
+    assert done.stderr.count("\n") == 1
+
+
+@ONLY_POSIX
+def test_a_reader_of_a_page_that_has_seen_enough_is_no_error() -> None:
+    pytest.importorskip("plotly")
+
+    done = in_bash("madl view --example vit-train -o /dev/stdout | head -c 15")
+
+    assert (done.stdout, done.stderr) == ("<!doctype html>", "")

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import gzip
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -275,6 +276,18 @@ def test_a_directory_is_refused_at_once(tmp_path: Path) -> None:
         TraceWriter(tmp_path)
 
     assert str(caught.value) == f"path must name a file, got {str(tmp_path)!r}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX's names of pipes")
+def test_a_pipe_is_refused_at_once() -> None:
+    ours, theirs = os.pipe()
+
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - compared whole below
+        TraceWriter(f"/dev/fd/{theirs}")
+    os.close(ours)
+    os.close(theirs)
+
+    assert str(caught.value) == f"path must name a file, got '/dev/fd/{theirs}'"
 
 
 def test_a_closed_writer_refuses_events(path: Path) -> None:

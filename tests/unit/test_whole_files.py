@@ -114,3 +114,14 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
 
     assert read == [NEW]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@ONLY_POSIX
+def test_a_pipe_whose_name_is_a_number_is_written_as_it_is() -> None:
+    ours, theirs = os.pipe()  # where links such as /dev/stdout lead
+
+    write_whole(f"/dev/fd/{theirs}", OLD)  # it is small enough to wait in the pipe
+    os.close(theirs)
+
+    with open(ours, "rb") as pipe:
+        assert pipe.read() == OLD
