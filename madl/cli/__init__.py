@@ -1,5 +1,6 @@
 """The command ``madl``: exit status 0 when well, 1 on a madl error, 2 on misuse."""
 
+import os
 import sys
 
 import click
@@ -46,7 +47,10 @@ def commands() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a MadlError becomes a text on stderr and status 1."""
+    """Run the command line; a MadlError becomes a text on stderr and status 1.
+
+    So does a full disk below stdout; that its reader is gone is no matter to click.
+    """
     try:
         commands.main(args=arguments, prog_name="madl")
     except MadlError as error:
@@ -54,3 +58,16 @@ def main(arguments: list[str] | None = None) -> None:
         for note in getattr(error, "__notes__", ()):
             click.echo(printable_lines(note), err=True)
         sys.exit(1)
+    except OSError as error:
+        if error.filename is not None:  # of a file, and stdout has no name
+            raise
+        _forget_what_is_left()
+        reason = f"the output cannot be written: {error.strerror}"
+        click.echo(f"madl: {reason}", err=True)
+        sys.exit(1)
+
+
+def _forget_what_is_left() -> None:
+    """Let the interpreter's last flush of stdout succeed: one complaint is enough."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Where a command writes: never over what it reads, and to a pipe as it comes."""
+"""Where a command writes: never over its input, to pipes, to a full disk."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from madl.cli import commands
 from madl.diagnostics import example_path
 from tests.command_line import ENVIRONMENT, status_of
 
@@ -102,3 +103,58 @@ def test_a_reader_of_a_page_that_has_seen_enough_is_no_error() -> None:
     done = in_bash("madl view --example vit-train -o /dev/stdout | head -c 15")
 
     assert (done.stdout, done.stderr) == ("<!doctype html>", "")
+
+
+ANY_COMMAND = {
+    "bench": "--device sim",
+    "completion": "bash",
+    "diff": "EXAMPLE EXAMPLE",
+    "export": "EXAMPLE run.pickle",
+    "info": "",
+    "replay": "EXAMPLE",
+    "report": "EXAMPLE",
+    "view": "EXAMPLE",
+    "whatif": "EXAMPLE",
+}
+
+
+def test_any_command_is_any_command() -> None:
+    assert ANY_COMMAND.keys() == commands.commands.keys()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--help",
+        "replay --help",
+        "info --json",
+        *(f"{name} {rest}".rstrip() for name, rest in ANY_COMMAND.items()),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_line(
+    line: str, tmp_path: Path
+) -> None:
+    if line.startswith("view"):
+        pytest.importorskip("plotly")
+    line = line.replace("EXAMPLE", str(example_path("vit-train")))
+
+    done = in_bash(f"cd {tmp_path}; madl {line} > /dev/full")
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "madl: the output cannot be written: No space left on device\n",
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_it_is_one_line_without_a_buffer_too() -> None:
+    done = in_bash("PYTHONUNBUFFERED=1 madl info > /dev/full")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+@ONLY_POSIX
+@pytest.mark.parametrize("line", ["info", "info --json", "--help", "completion bash"])
+def test_a_reader_that_has_seen_enough_is_no_error(line: str) -> None:
+    assert in_bash(f"madl {line} | head -1").stderr == ""
