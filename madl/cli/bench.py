@@ -49,6 +49,11 @@ def bench(device: str, as_json: bool) -> None:
     The device is asked for the same bytes, and given them back, in the fewest calls.
     """
     backend = registry.open_device(device)
+    if Capability.SHARE in backend.capabilities:
+        raise click.UsageError(
+            f"{backend.device} has no pool to compare: its blocks are not handed out "
+            "again, since other processes may still see them. Try: --device cpu"
+        )
     with Pool(device, pooling=True) as pool:
         sizes, notes = _measure_sizes(pool, backend)
     figures: Figures = {

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from madl import hotpath
+from madl.backends.protocol import Capability
 from madl.cli.byte_count import ByteCount
 from madl.cli.device_name import DeviceName
 from madl.cli.pages import Command
@@ -22,10 +23,13 @@ from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.verify import verify
-from madl.errors import OutOfMemoryError
+from madl.errors import MadlError, OutOfMemoryError
 from madl.options import FITS, Fit
 from madl.pool import Pool
 from madl.sizes import format_nbytes
+
+_CONTENT = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
+"""A device with any of these has bytes that can be written."""
 
 
 @click.command(
@@ -94,12 +98,10 @@ def replay(
     that are handed out again as they are.
     """
     loaded = open_trace(file)
-    try:
-        pool = Pool(
-            device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
-        )
-    except ValueError as error:  # an option that does not suit the device
-        raise click.UsageError(str(error)) from None
+    pool = _pool(
+        device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
+    )
+    _refuse_without_memory(pool, touch=touch, is_verified=is_verified)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
     if not pool._options.pooling:  # by MADL_POOL=off, or as shared memory wants it
         policy = "no pooling"
@@ -124,6 +126,23 @@ def replay(
         _print_table(figures, result)
         for note in loaded.notes:
             click.echo(printable(f"note: {note}"), err=True)
+
+
+def _pool(device: str, **options: Any) -> Pool:  # noqa: ANN401  # those of a pool
+    """Return a pool; an option that does not suit the device is misuse."""
+    try:
+        return Pool(device, **options)
+    except MadlError:  # of the device or the environment, some of which are ValueErrors
+        raise
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _refuse_without_memory(pool: Pool, *, touch: bool, is_verified: bool) -> None:
+    option = "--touch" if touch else "--verify" if is_verified else None
+    if option is not None and not pool.capabilities & _CONTENT:
+        text = f"{option} needs a device with memory. Try: --device cpu"
+        raise click.UsageError(text)
 
 
 def _figures(

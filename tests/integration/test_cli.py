@@ -231,10 +231,19 @@ def test_an_absent_device_is_one_clear_line(
     )
 
 
-def test_touch_needs_a_device_that_the_cpu_can_reach(trace: Path) -> None:
-    assert failure(madl("replay", trace, "--touch")) == (
-        "sim has no host access, which fill() needs. "
-        "Try: a device that the CPU can reach, such as 'cpu'"
+@pytest.mark.parametrize("option", ["--touch", "--verify"])
+def test_what_writes_needs_a_device_with_memory(trace: Path, option: str) -> None:
+    done = madl("replay", trace, option)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        f"Error: {option} needs a device with memory. Try: --device cpu\n"
+    )
+
+
+def test_a_malformed_variable_is_no_misuse_of_replay(trace: Path) -> None:
+    assert failure(madl("replay", trace, MADL_POOL="maybe")) == (
+        "MADL_POOL must be on or off, got 'maybe'. Try: unset it, which means on"
     )
 
 

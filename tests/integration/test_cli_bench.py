@@ -191,6 +191,16 @@ def test_an_unknown_option_is_said_with_the_usage() -> None:
     assert done.stderr.startswith("Usage: madl bench ")
 
 
+def test_a_device_without_a_pool_has_nothing_to_compare() -> None:
+    done = madl("bench", "--device", "shared")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        "Error: shared has no pool to compare: its blocks are not handed out again, "
+        "since other processes may still see them. Try: --device cpu\n"
+    )
+
+
 def test_the_help_fits_eighty_columns() -> None:
     done = madl("bench", "-h")
 
