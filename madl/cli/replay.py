@@ -23,7 +23,7 @@ from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.verify import verify
-from madl.errors import MadlError, OutOfMemoryError
+from madl.errors import MadlError
 from madl.options import FITS, Fit
 from madl.pool import Pool
 from madl.sizes import format_nbytes
@@ -106,17 +106,10 @@ def replay(
     if not pool._options.pooling:  # by MADL_POOL=off, or as shared memory wants it
         policy = "no pooling"
     events = (1 + is_verified) * len(loaded)
-    try:
-        with pool, EventProgress("replaying", events, hidden=as_json) as progress:
-            result = replay_trace(
-                loaded, pool, touch=touch, on_progress=progress.update
-            )
-            if is_verified:
-                verified = verify(loaded, pool, on_progress=progress.update)
-    except OutOfMemoryError as error:
-        most = format_nbytes(loaded.peak_live_nbytes)
-        error.add_note(f"The trace has up to {most} live at once.")
-        raise
+    with pool, EventProgress("replaying", events, hidden=as_json) as progress:
+        result = replay_trace(loaded, pool, touch=touch, on_progress=progress.update)
+        if is_verified:
+            verified = verify(loaded, pool, on_progress=progress.update)
     figures = _figures(loaded, pool, policy, result)
     if is_verified:
         figures["verified_nbytes"] = verified.nbytes

@@ -55,9 +55,11 @@ def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         reason = f"record {reader.count}: {bad}"
         raise FileFormatError(path, 0, reason) from None
     reader.blocks.finish()
+    count = len(builder.operations)
+    counted = "1 event was" if count == 1 else f"{count} events were"
     builder.notes.append(
         "a journal, of a recording that has not ended: "
-        f"{len(builder.operations)} events were written until then{end}"
+        f"{counted} written until then{end}"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from madl.diagnostics.addressable import addressable
+from madl.diagnostics.placing import placing
 from madl.diagnostics.trace import Trace
 from madl.diagnostics.whole_files import write_whole
 from madl.hotpath import Memory
@@ -80,7 +81,7 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     with Pool("sim", recycle=False, pooling=True) as pool:
         placed: list[tuple[object, int, int]] = [(None, 0, 0)] * trace.allocations
         held: list[Memory | None] = [None] * trace.allocations
-        with addressable(trace):
+        with addressable(trace), placing(trace, pool):
             for operation in trace.operations:
                 if operation >= 0:
                     memory = pool.allocate(trace.nbytes_of[operation])

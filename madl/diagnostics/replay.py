@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from madl.diagnostics.addressable import addressable
 from madl.diagnostics.names import printable
+from madl.diagnostics.placing import placing
 from madl.diagnostics.trace import Trace
-from madl.errors import OutOfMemoryError
 from madl.hotpath import Memory
 from madl.pool import Pool
 from madl.snapshot import PoolSnapshot
@@ -67,8 +67,7 @@ def replay(
         FileFormatError: It asks for more than this machine can address; likewise.
         ValueError: The pool has live memory.
     """
-    before = pool.stats()
-    if before.live_nbytes:
+    if pool.stats().live_nbytes:
         raise ValueError(f"replay needs a pool without live memory, got {pool!r}")
     held: list[Memory | None] = [None] * trace.allocations
     allocate = _allocator(trace, pool, touch=touch)
@@ -76,20 +75,14 @@ def replay(
     at_peak = pool.snapshot()
     nanoseconds = 0
     try:
-        for first, stop in _chunks(len(trace), peak_at):
-            operations = trace.operations[first:stop]
-            with addressable(trace):
+        with addressable(trace), placing(trace, pool):
+            for first, stop in _chunks(len(trace), peak_at):
+                operations = trace.operations[first:stop]
                 nanoseconds += _timed(operations, held, allocate)
-            if stop == peak_at:
-                at_peak = pool.snapshot()
-            on_progress(stop - first)
+                if stop == peak_at:
+                    at_peak = pool.snapshot()
+                on_progress(stop - first)
         stats = pool.stats()
-    except OutOfMemoryError as error:
-        # Ids count up from 0, so the one that failed is how many were placed.
-        failed = pool.stats().allocation_count - before.allocation_count
-        event = trace.operations.index(failed) + 1
-        error.add_note(f"It is event {event} of {len(trace)}.")
-        raise
     finally:
         held.clear()  # an error's traceback would keep it all live
     events = max(len(trace), 1)

@@ -9,6 +9,7 @@ from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
 from madl.diagnostics.addressable import addressable
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
+from madl.diagnostics.placing import placing
 from madl.diagnostics.ranges import RangeLog
 from madl.diagnostics.trace import Trace
 from madl.hotpath import Memory
@@ -83,7 +84,7 @@ def history_of_trace(
     sim = LoggedSim()
     # pooling: the environment may have it off, for the programs it is meant for
     with Pool(sim, limit=limit, pooling=True) as pool:
-        with addressable(trace):
+        with addressable(trace), placing(trace, pool):
             columns = _replay(trace, pool, sim, on_progress)
         limit_nbytes = pool.limit_nbytes
         rows = sim.log.rows(len(trace))

@@ -203,6 +203,21 @@ def test_a_limit_that_is_too_small_prints_the_report(trace: Path) -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("command", ["replay", "report", "view"])
+def test_a_limit_that_is_too_small_is_met_at_an_event(
+    trace: Path, command: str
+) -> None:
+    trace.write_bytes(HEAD + b"a,0,0\na,1,100\nf,1\na,2,3000000\n")
+
+    done = madl(command, trace, "--limit", "1 MiB")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [
+        "It is event 4 of 4.",
+        "The trace has up to 2.9 MiB live at once.",
+    ]
+
+
 def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
     path = tmp_path / "full.trace"
     path.write_bytes(HEAD + b"a,0,900000\na,1,900000\n")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,21 @@ def test_export_writes_what_the_suffix_says(
 
     start = (tmp_path / target).read_bytes()[:2]
     assert start == {"out.pickle": b"\x80\x04", "out.json": b'{"'}[target]
+
+
+@pytest.mark.skipif(sys.maxsize < 1 << 40, reason="needs addresses of 64 bits")
+def test_an_export_that_needs_too_much_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "large.trace"
+    source.write_text(f"# madl-trace v1\na,0,8\nf,0\na,1,{1 << 40}\n")
+
+    assert status_of("export", str(source), str(tmp_path / "out.pickle")) == 1
+
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "It is event 3 of 3.",
+        "The trace has up to 1.0 TiB live at once.",
+    ]
 
 
 def test_export_to_an_unknown_kind_of_file_is_misuse(

@@ -24,7 +24,7 @@ def test_the_page_on_recordings(
 
     assert printed == (
         "1 a journal, of a recording that has not ended: "
-        "1 events were written until then\n"
+        "1 event was written until then\n"
     )
     assert set(statuses) == {0}
     assert {path.name for path in tmp_path.iterdir()} == {

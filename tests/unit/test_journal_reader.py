@@ -40,9 +40,10 @@ def free(key: int) -> bytes:
 
 
 def note(events: int, rest: str = "") -> str:
+    counted = "1 event was" if events == 1 else f"{events} events were"
     return (
-        f"a journal, of a recording that has not ended: {events} events were written "
-        f"until then{rest}"
+        f"a journal, of a recording that has not ended: {counted} written until then"
+        f"{rest}"
     )
 
 
