@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from madl.cli.notes import print_notes
 from madl.cli.pages import Command
 from madl.cli.report import cell
 from madl.diagnostics.diff import (
@@ -21,6 +22,7 @@ from madl.diagnostics.diff import diff as compare
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.trace import Trace
 from madl.sizes import format_nbytes
+from madl.snapshot import PoolSnapshot
 
 
 @click.command(
@@ -46,22 +48,28 @@ def diff(before: str, after: str, top: int, as_json: bool) -> None:
     Of a trace, what is live at its peak is compared; of a snapshot, what is live.
     Sizes are classes: the least power of two that has room for a block.
     """
-    contents = _contents(before), _contents(after)
+    opened = {path: open_trace_or_snapshot(path) for path in (before, after)}
+    notes = [
+        f"{path}: {note}"
+        for path, one in opened.items()
+        if isinstance(one, Trace)
+        for note in one.notes
+    ]
     try:
-        found = compare(*contents)
+        found = compare(_contents(opened[before]), _contents(opened[after]))
     except ValueError as error:  # one is a trace, the other a snapshot
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(_as_dict(found), indent=1))
+        click.echo(json.dumps(_as_dict(found) | {"notes": notes}, indent=1))
         return
     console = Console()
     console.print(_table("in all", found.totals, len(found.totals)))
     console.print(_table("by tag", found.tags, top))
     console.print(_table("by size", found.sizes, top))
+    print_notes(notes)
 
 
-def _contents(path: str) -> Contents:
-    opened = open_trace_or_snapshot(path)
+def _contents(opened: Trace | PoolSnapshot) -> Contents:
     if isinstance(opened, Trace):
         return contents_of_trace(opened)
     return contents_of_snapshot(opened)

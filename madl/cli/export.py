@@ -5,6 +5,7 @@ import os
 
 import click
 
+from madl.cli.notes import print_notes
 from madl.cli.pages import Command
 from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
@@ -44,12 +45,15 @@ def export(source: str, target: str, as_json: bool) -> None:
             export_chrome_trace(opened, target)
         else:
             export_trace(opened, target)
+    notes = list(opened.notes) if isinstance(opened, Trace) else []
     if as_json:
         figures = {
             "source": source,
             "target": target,
             "nbytes": os.stat(target).st_size,
+            "notes": notes,
         }
         click.echo(json.dumps(figures, indent=1))
     else:
         click.echo(printable(f"wrote {target}"))
+        print_notes(notes)

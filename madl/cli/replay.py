@@ -12,11 +12,11 @@ from madl import hotpath
 from madl.backends.protocol import Capability
 from madl.cli.byte_count import ByteCount
 from madl.cli.device_name import DeviceName
+from madl.cli.notes import print_notes
 from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.report import cell
 from madl.cli.source import file_or_example
-from madl.diagnostics.names import printable
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
@@ -117,8 +117,7 @@ def replay(
         click.echo(json.dumps(figures, indent=1))
     else:
         _print_table(figures, result)
-        for note in loaded.notes:
-            click.echo(printable(f"note: {note}"), err=True)
+        print_notes(loaded.notes)
 
 
 def _pool(device: str, **options: Any) -> Pool:  # noqa: ANN401  # those of a pool

@@ -6,6 +6,7 @@ import os
 import click
 
 from madl.cli.byte_count import ByteCount
+from madl.cli.notes import print_notes
 from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.source import file_or_example
@@ -57,10 +58,16 @@ def view(
         raise click.ClickException(str(error)) from None
     with writing(path):
         write_whole(path, page)
-    figures = {"page": path, "nbytes": len(page), "events": history.last_moment}
+    figures = {
+        "page": path,
+        "nbytes": len(page),
+        "events": history.last_moment,
+        "notes": list(history.notes),
+    }
     if as_json:
         click.echo(json.dumps(figures, indent=1))
     else:
         told = printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
         # stderr: what is no file may be stdout, and what reads it wants the page alone
         click.echo(told, err=not os.path.isfile(path))
+        print_notes(history.notes)

@@ -155,7 +155,7 @@ def _of_trace(
         advice=advice,
         export=export,
         model_error=None,
-        notes=(CAVEAT,),
+        notes=(*trace.notes, CAVEAT),
     )
 
 

@@ -72,7 +72,7 @@ def test_diff_as_json_is_one_object(
             "growth": 3 << 20,
         }
     ]
-    assert {"totals", "tags", "sizes"} == found.keys()
+    assert {"totals", "tags", "sizes", "notes"} == found.keys()
 
 
 def test_diff_of_snapshots(snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,19 +139,57 @@ def test_a_snapshot_is_exported_for_pytorch_only(
     assert "a snapshot can be written as .pickle only" in capsys.readouterr().err
 
 
-def test_replay_says_that_a_journal_has_not_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def journal(tmp_path: Path) -> str:
+    """Return what is left of a program that was killed."""
     pool = Pool("sim")
     with madl.record(tmp_path / "run.trace.gz"):
         pool.allocate(8).free()
-        journal = str(shutil.copy(tmp_path / "run.trace.gz.journal", tmp_path / "left"))
+        return str(shutil.copy(tmp_path / "run.trace.gz.journal", tmp_path / "left"))
 
-    shown = status_of("replay", journal)
-    as_json = status_of("replay", journal, "--json")
 
-    out, err = capsys.readouterr()
+OF_JOURNALS = {
+    "diff": ["JOURNAL", "JOURNAL"],
+    "export": ["JOURNAL", "out.pickle"],
+    "replay": ["JOURNAL"],
+    "report": ["JOURNAL"],
+    "view": ["JOURNAL"],
+    "whatif": ["JOURNAL"],
+}
+
+
+@pytest.mark.parametrize("name", OF_JOURNALS)
+def test_each_command_says_that_a_journal_has_not_ended(
+    name: str,
+    journal: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if name == "view":
+        pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     (note,) = open_trace(journal).notes
-    assert (shown, as_json) == (0, 0)
-    assert err == f"note: {note}\n"
-    assert json.loads(out[out.index("{") :])["notes"] == [note]
+    arguments = [text.replace("JOURNAL", journal) for text in OF_JOURNALS[name]]
+
+    assert status_of(name, *arguments) == 0
+    out, err = capsys.readouterr()
+    assert status_of(name, *arguments, "--json") == 0
+    as_json = json.loads(capsys.readouterr().out)
+
+    if name in {"report", "whatif"}:  # whose notes belong to what they print
+        assert (f"Note: {note}" in out.splitlines(), err) == (True, "")
+    else:
+        told = f"{journal}: {note}" if name == "diff" else note
+        assert err == f"note: {told}\n"
+    assert any(one.endswith(note) for one in as_json["notes"])
+
+
+def test_diff_says_it_of_the_one_that_has_not_ended(
+    journal: str, traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (note,) = open_trace(journal).notes
+
+    assert status_of("diff", traces[0], journal) == 0
+    assert capsys.readouterr().err == f"note: {journal}: {note}\n"
