@@ -2,7 +2,7 @@
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
 from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_lines import TraceSource, opened
+from madl.diagnostics.trace_lines import TraceSource, head_of
 from madl.diagnostics.trace_reader import open_trace
 from madl.snapshot import PoolSnapshot
 
@@ -15,8 +15,6 @@ def open_trace_or_snapshot(source: TraceSource) -> Trace | PoolSnapshot:
     Raises:
         FileFormatError: It cannot be opened, is neither, or is broken.
     """
-    with opened(source) as file:
-        head = file.read(_HEAD_NBYTES)
-    if is_snapshot(head):
+    if is_snapshot(head_of(source, _HEAD_NBYTES)):
         return load_snapshot(source)
     return open_trace(source)

@@ -11,7 +11,7 @@ from madl.diagnostics.torch_models.settings import AllocatorSettings, settings_o
 from madl.diagnostics.trace_lines import (
     PICKLE_START,
     TraceSource,
-    opened,
+    head_of,
     path_of,
     read_whole,
 )
@@ -79,10 +79,9 @@ def is_pickle(source: TraceSource) -> bool:
     """Return whether the file starts as a pickle does.
 
     Raises:
-        FileFormatError: It cannot be opened or read.
+        FileFormatError: It is a pipe, or cannot be opened or read.
     """
-    with opened(source) as file:
-        return file.read(1) == PICKLE_START
+    return head_of(source, 1) == PICKLE_START
 
 
 def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:

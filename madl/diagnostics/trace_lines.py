@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import IO, cast
 
 from madl.diagnostics.trace import LINE_LIMIT_NBYTES
@@ -73,6 +74,19 @@ def _binary(source: TraceSource) -> io.BufferedReader:
     if isinstance(source, bytes):
         return io.BufferedReader(io.BytesIO(source))
     return open(source, "rb")
+
+
+def head_of(source: TraceSource, nbytes: int) -> bytes:
+    """Return how the content of a file begins, to choose what reads it from its start.
+
+    Raises:
+        FileFormatError: It is a pipe, or cannot be opened, read or unpacked.
+    """
+    if not isinstance(source, bytes) and Path(source).is_fifo():
+        reason = "a pipe cannot be read twice. Try: write it to a file first"
+        raise FileFormatError(path_of(source), 0, reason)
+    with opened(source) as file:
+        return file.read(nbytes)
 
 
 def numbered_blocks(

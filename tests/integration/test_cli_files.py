@@ -1,7 +1,9 @@
 """``madl diff`` and ``madl export``, and what ``madl replay`` says of a journal."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,8 +11,8 @@ import pytest
 
 import madl
 from madl import Pool
-from madl.diagnostics import open_trace, save_snapshot
-from tests.command_line import status_of
+from madl.diagnostics import example_path, open_trace, save_snapshot
+from tests.command_line import ENVIRONMENT, status_of
 
 
 @pytest.fixture(autouse=True)
@@ -193,3 +195,47 @@ def test_diff_says_it_of_the_one_that_has_not_ended(
 
     assert status_of("diff", traces[0], journal) == 0
     assert capsys.readouterr().err == f"note: {journal}: {note}\n"
+
+
+OF_PIPES = {
+    "diff": ["PIPE", "PIPE"],
+    "export": ["PIPE", "out.json"],
+    "report": ["PIPE"],
+    "view": ["PIPE"],
+    "whatif": ["PIPE"],
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs names of pipes")
+@pytest.mark.parametrize("name", OF_PIPES)
+def test_what_has_to_be_read_twice_is_no_pipe(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(theirs)  # it is empty, if somebody reads it
+    pipe = f"/dev/fd/{ours}"
+
+    status = status_of(name, *(pipe if a == "PIPE" else a for a in OF_PIPES[name]))
+    os.close(ours)
+
+    assert status == 1
+    assert capsys.readouterr().err == (
+        f"madl: {pipe}: a pipe cannot be read twice. Try: write it to a file first\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a name of its stdin")
+@pytest.mark.parametrize("name", ["replay", "report"])
+def test_stdin_is_read_by_replay_alone(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "madl", name, "/dev/stdin", "--json"],
+        input=example_path("vit-train").read_bytes(),
+        capture_output=True,
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+    if name == "replay":
+        assert json.loads(done.stdout)["events"] > 0
+    else:
+        assert b"/dev/stdin: a pipe cannot be read twice" in done.stderr
