@@ -15,6 +15,7 @@ from madl.diagnostics.histories import open_history
 from madl.diagnostics.names import printable
 from madl.diagnostics.view import view_page
 from madl.diagnostics.whole_files import write_whole
+from madl.errors import MadlError
 from madl.sizes import format_nbytes
 
 
@@ -55,7 +56,7 @@ def view(
     try:
         page = view_page(history).encode()
     except ImportError as error:
-        raise click.ClickException(str(error)) from None
+        raise MadlError(str(error)) from None
     with writing(path):
         write_whole(path, page)
     figures = {

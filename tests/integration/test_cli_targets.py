@@ -96,6 +96,18 @@ def test_a_page_goes_through_a_pipe_alone(target: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_page_without_plotly_is_one_line(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+
+    assert status_of(*command("view", source, source.with_name("page.html"))) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("madl: plotly cannot be imported: ")
+    assert line.endswith("; pip install 'madl[viz]'")
+
+
 @ONLY_POSIX
 def test_a_reader_of_a_page_that_has_seen_enough_is_no_error() -> None:
     pytest.importorskip("plotly")
