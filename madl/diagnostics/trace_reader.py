@@ -31,6 +31,10 @@ from madl.errors import FileFormatError
 
 _SUFFIXES = (".gz", ".trace", ".csv", ".txt", ".json", SUFFIX)
 _HEAD_NBYTES = 4096
+_ALL_KINDS = (
+    "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
+    "PyTorch's pickle"
+)
 _KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
 
 
@@ -94,7 +98,8 @@ def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         return
     add = _KINDS.get(first)
     if add is None:
-        raise FileFormatError(path, 1, _wrong_kind(lines[0], list(_KINDS)))
+        reason = f"{_wrong_kind(lines[0], list(_KINDS))}. Try: {_ALL_KINDS}"
+        raise FileFormatError(path, 1, reason)
     add(path, chain([(2, lines[1:])], blocks), builder)
 
 

@@ -15,6 +15,10 @@ import pytest
 from tests.command_line import ENVIRONMENT, madl
 
 HEAD = b"# madl-trace v1\n"
+ALL_KINDS = (
+    ". Try: one of these, a journal, Umpire's log; with `madl report` a snapshot or "
+    "PyTorch's pickle"
+)
 
 
 @pytest.fixture
@@ -150,13 +154,13 @@ def failure(done: subprocess.CompletedProcess[str]) -> str:
             bytes(range(256)) * 9,
             ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size' "
             "or 'Thread,Time,Action,Pointer,Size,Stream', "
-            "but this is a binary file",
+            f"but this is a binary file{ALL_KINDS}",
         ),
         (
             b"",
             ":1: the first line must be '# madl-trace v1' or 'id,lower,upper,size' "
             "or 'Thread,Time,Action,Pointer,Size,Stream', "
-            "but it is empty",
+            f"but it is empty{ALL_KINDS}",
         ),
     ],
     ids=["truncated", "unknown id", "negative", "absurd", "binary", "empty"],

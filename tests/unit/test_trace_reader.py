@@ -165,6 +165,10 @@ KINDS = (
     "the first line must be '# madl-trace v1' or 'id,lower,upper,size' or "
     "'Thread,Time,Action,Pointer,Size,Stream'"
 )
+ALL_KINDS = (
+    "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
+    "PyTorch's pickle"
+)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,7 @@ KINDS = (
     ],
 )
 def test_a_file_of_another_kind_is_refused(content: bytes, complaint: str) -> None:
-    assert refusal(content) == f"<bytes>:1: {KINDS}{complaint}"
+    assert refusal(content) == f"<bytes>:1: {KINDS}{complaint}. Try: {ALL_KINDS}"
 
 
 def test_read_trace_refuses_a_csv() -> None:
