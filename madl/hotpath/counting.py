@@ -40,10 +40,11 @@ def while_counting(
     """
     if HAS_INTERPRETER_LOCK:
         return function
+    lock = counting  # of its own: memory may be dropped when modules are empty already
 
     @functools.wraps(function)
     def held(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        with counting:
+        with lock:
             return function(*args, **kwargs)
 
     return held
