@@ -87,11 +87,19 @@ class World:
         madl.limit_device(self.device, None)
         gc.collect()
         gc.collect()
+        self._wait_for_other_threads()
         for pool in self.pools:
             pool.check()
             assert pool.stats().live_nbytes == 0, pool
             pool.trim()
             assert pool.stats().committed_nbytes == 0, pool
+
+    def _wait_for_other_threads(self) -> None:
+        """Without an interpreter lock, the thread that made a handle ends it, later."""
+        end = time.monotonic() + 10
+        while any(pool._live_nbytes for pool in self.pools) and time.monotonic() < end:
+            time.sleep(0.01)
+            gc.collect()
 
 
 Work = Callable[[World, random.Random], object]

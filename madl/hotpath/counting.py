@@ -11,16 +11,44 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from madl.hotpath.inside import locks_held
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 HAS_INTERPRETER_LOCK: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
+
+class Counting:
+    """A lock that is held for a few instructions, which call nobody who waits.
+
+    Reentrant. Signal handlers and finalizers come even then, and may allocate: they
+    are inside, and so wait for no pool, whose lock may be held by a thread that counts.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        ident = threading.get_ident()
+        held = locks_held.get(ident, 0)
+        locks_held[ident] = held + 1
+        try:
+            self.lock.acquire()
+        except BaseException:  # a signal handler's, while it waited
+            locks_held[ident] = held
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+        locks_held[threading.get_ident()] -= 1
+
+
 counting: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-"""Held for a few instructions that call nothing, or nobody who waits. Reentrant."""
 
 if not HAS_INTERPRETER_LOCK:
-    _lock = counting = threading.RLock()
+    counting = Counting()
+    _lock = counting.lock
     if hasattr(os, "register_at_fork"):
         # Whoever holds it in another thread is gone in the child, and never leaves.
         os.register_at_fork(
