@@ -12,7 +12,8 @@ from madl.stats import PoolStats
 from madl.watch import TagUsage
 
 _MOST_LOOKS = 20
-_Seen = tuple[tuple[int, int, int], list[BlockState]]
+_Counted = tuple[int, int, int, int]
+_Seen = tuple[tuple[_Counted, int], _Counted]
 
 
 def collect_stats(
@@ -75,34 +76,55 @@ def check(pool: HotPool, growth: Growth) -> None:
         _check_tiling(arena, snapshot_of(arena, states))
 
 
-def check_sums(pool: HotPool, locked: Callable[[Callable[[], _Seen]], _Seen]) -> None:
+def check_sums(
+    pool: HotPool, growth: Growth, locked: Callable[[Callable[[], _Seen]], _Seen]
+) -> None:
     """Compare what is counted with what is there; ``locked`` calls with the lock held.
 
-    Bins serve other threads without the lock, so a difference counts only when it is
-    there again and again, though nothing is allocated or freed. In between nobody has
-    the lock: who is in the middle of a free may be in a finalizer that waits for it.
+    Bins serve other threads without the lock, and so does what is placed apart, so a
+    difference counts only when it is there again and again, though nothing is
+    allocated or freed. In between nobody has the lock: who is in the middle of a free
+    may be in a finalizer that waits for it.
 
     Raises:
         CorruptedPoolError: With what is counted and what is there.
     """
-    seen: set[tuple[int, int, int]] = set()
+    seen: set[tuple[_Counted, int]] = set()
     for attempt in range(_MOST_LOOKS):
         if attempt:
             time.sleep(attempt / 1000)  # lets a thread that is in between finish
-        counted, states = locked(lambda: (_counters(pool), pool._all_states()))
-        sums = (
-            sum(state.capacity for state in states if not state.is_live),
-            sum(state.nbytes for state in states if state.is_live),
-        )
-        if sums == counted[:2]:
+        counted, there = locked(lambda: (_counters(pool, growth), _sums(pool, growth)))
+        if there == counted[0]:
             return
         seen.add(counted)
-    if seen == {_counters(pool)}:
-        raise CorruptedPoolError("bytes in bins, and live", counted[:2], sums)
+    if seen == {_counters(pool, growth)}:
+        raise CorruptedPoolError(*_difference(counted[0], there))
 
 
-def _counters(pool: HotPool) -> tuple[int, int, int]:
-    return pool._binned_nbytes, pool._live_nbytes, pool._allocation_count
+def _counters(pool: HotPool, growth: Growth) -> tuple[_Counted, int]:
+    """Return what is counted, and what changes with each allocation."""
+    counted = pool._binned_nbytes, pool._live_nbytes, *growth.budget.counted()
+    return counted, pool._allocation_count
+
+
+def _sums(pool: HotPool, growth: Growth) -> _Counted:
+    """Return the same, added up from blocks and arenas."""
+    arenas = growth.all_arenas()  # first, as in check
+    states = pool._all_states()
+    committed = sum(arena.committed_nbytes for arena in arenas)
+    return (
+        sum(state.capacity for state in states if not state.is_live),
+        sum(state.nbytes for state in states if state.is_live),
+        committed,
+        committed,
+    )
+
+
+def _difference(counted: _Counted, there: _Counted) -> tuple[str, object, object]:
+    """Return what differs, in words, and both figures."""
+    if counted[:2] != there[:2]:
+        return "bytes in bins, and live", counted[:2], there[:2]
+    return "bytes committed, by the pool and its device", counted[2:], there[2:]
 
 
 def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:

@@ -4,9 +4,11 @@ import itertools
 import os
 import threading
 import weakref
+from collections import defaultdict
+from collections.abc import Callable
 
 from madl.backends.counted import CountedBackend
-from madl.hotpath.counting import while_counting
+from madl.hotpath.counting import counting, while_counting
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64
@@ -24,8 +26,10 @@ class DeviceBudget:
     def __init__(self) -> None:
         self.limit_nbytes: int | None = None
         self.soft = SoftLimit()
-        # By pool, so that one whose call was interrupted can put its part right.
-        self._drawn: dict[object, int] = {}
+        # By pool, so that one whose call was interrupted can put its part right. Both
+        # change together, and nothing is called in between: see the class.
+        self._drawn: defaultdict[object, int] = defaultdict(int)
+        self._committed_nbytes = 0
         self._tags: dict[str, TagBudget] = {}
         self._lock = threading.RLock()
         _all.add(self)
@@ -41,7 +45,7 @@ class DeviceBudget:
     @property
     def committed_nbytes(self) -> int:
         """Bytes that all pools have committed, or are about to."""
-        return sum(list(self._drawn.values()))  # a copy is made in one step
+        return self._committed_nbytes
 
     @property
     def room_nbytes(self) -> int | None:
@@ -53,26 +57,37 @@ class DeviceBudget:
     def claim(self, pool: object, nbytes: int) -> bool:
         """Count bytes of a pool as committed, unless that would pass the limit."""
         with self._lock:
-            committed = self.committed_nbytes + nbytes
+            committed = self._committed_nbytes + nbytes
             if self.limit_nbytes is not None and committed > self.limit_nbytes:
                 return False
-            self._drawn[pool] = self._drawn.get(pool, 0) + nbytes
+            self._committed_nbytes = committed
+            self._drawn[pool] += nbytes
             self.soft.look(committed)
             return True
 
     def give_back(self, pool: object, nbytes: int) -> None:
         """Count bytes of a pool as committed no more."""
         with self._lock:
-            self.correct(pool, self._drawn.get(pool, 0) - nbytes)
+            self._committed_nbytes -= nbytes
+            self._drawn[pool] -= nbytes
+            self._look_at(pool)
 
     def correct(self, pool: object, nbytes: int) -> None:
         """Set what a pool has committed."""
         with self._lock:
-            if nbytes:
-                self._drawn[pool] = nbytes
-            else:
-                self._drawn.pop(pool, None)
-            self.soft.look(self.committed_nbytes)
+            self._committed_nbytes += nbytes - self._drawn[pool]
+            self._drawn[pool] = nbytes
+            self._look_at(pool)
+
+    def _look_at(self, pool: object) -> None:
+        """Keep no pool that has nothing; see where the limits stand."""
+        if not self._drawn[pool]:
+            del self._drawn[pool]
+        self.soft.look(self._committed_nbytes)
+
+    def drawn_by(self, pool: object) -> int:
+        """Return the bytes that one pool has committed, or is about to."""
+        return self._drawn.get(pool, 0)
 
     def set_limits(
         self, limit_nbytes: int | None, soft_limit_nbytes: int | None
@@ -85,8 +100,9 @@ class DeviceBudget:
         soft.look(self.committed_nbytes)
 
     def forget_lock(self) -> None:
-        """Make the lock anew, in a child: whoever held it is gone."""
+        """Make the lock anew, in a child: whoever held it is gone, maybe half-way."""
         self._lock = threading.RLock()
+        self._committed_nbytes = sum(self._drawn.values())
 
 
 class TagBudget:
@@ -130,6 +146,7 @@ class Budget:
         self.committed_nbytes = 0
         self.high_water_nbytes = 0
         self._claimed_nbytes = 0
+        self._changes = 0  # commits and decommits so far
         self._samples: list[tuple[int, int]] = []
 
     @property
@@ -174,6 +191,7 @@ class Budget:
     @while_counting
     def commit(self, nbytes: int) -> None:
         """Note that bytes have been taken from the device, which were claimed."""
+        self._changes += 1
         self._claimed_nbytes -= nbytes
         self.committed_nbytes += nbytes
         self.soft.look(self.committed_nbytes)
@@ -183,15 +201,33 @@ class Budget:
     @while_counting
     def decommit(self, nbytes: int) -> None:
         """Note that bytes have been given back to the device."""
+        self._changes += 1
         self.committed_nbytes -= nbytes
         self.soft.look(self.committed_nbytes)
         self.device.give_back(self, nbytes)
 
-    def correct(self, nbytes: int) -> None:
-        """Set what is committed, after a call that was interrupted while it counted."""
-        self._claimed_nbytes = 0
-        self.committed_nbytes = nbytes
-        self.device.correct(self, nbytes)
+    def correct(self, found: Callable[[], int]) -> None:
+        """Set what is committed, after a call that was interrupted while it counted.
+
+        Args:
+            found: Adds up what the arenas have. Called again whenever a signal handler
+                or a finalizer has committed or decommitted something meanwhile.
+        """
+        while True:
+            before = self._changes
+            nbytes = found()
+            with counting:  # calls nothing, so that nobody comes in
+                if self._changes == before:
+                    self._claimed_nbytes = 0
+                    self.committed_nbytes = nbytes
+            self.device.correct(self, nbytes)
+            if self._changes == before:
+                return
+
+    def counted(self) -> tuple[int, int]:
+        """Return what is committed, and what of the device's count is this pool's."""
+        drawn = self.device.drawn_by(self)
+        return self.committed_nbytes, drawn - self._claimed_nbytes
 
     def sample(self, allocation_count: int) -> None:
         """Note after how many allocations so much was committed."""

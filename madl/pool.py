@@ -277,7 +277,7 @@ class Pool(StreamPool):
             MemoryCorruptionError: In debug mode, with what was written outside a block.
         """
         self._locked(self._check_now)
-        accounting.check_sums(self, self._locked)
+        accounting.check_sums(self, self._growth, self._locked)
         self._tell_damage()
 
     def _check_now(self) -> None:

@@ -52,5 +52,7 @@ def _make_anew(pool: Any, growth: Growth) -> bool:  # noqa: ANN401  # as above
         placed[state.arena].append((state.offset, state.capacity))
     for arena in arenas:
         arena.recover(placed[arena])
-    growth.budget.correct(sum(arena.committed_nbytes for arena in growth.all_arenas()))
+    growth.budget.correct(
+        lambda: sum(arena.committed_nbytes for arena in growth.all_arenas())
+    )
     return pool._recount() and is_complete

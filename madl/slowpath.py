@@ -132,15 +132,21 @@ class SlowPool(LockedPool, TaggedPool):
         return self._zeroing.wipe(self._place_of(block), self._growth)
 
     def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
+        """Place a block in the middle of another call, where nothing may be touched."""
         parse_nbytes(nbytes)
         self._refuse_if_closed()
         capacity = align_up(nbytes, self._backend.granularity)
         try:
-            arena, offset = self._growth.apart.place(capacity, alignment)
+            return self._place_alone(capacity, alignment)
         except OutOfMemoryError as refused:
             raise self._out_of_memory(
                 Request(nbytes, capacity, native=refused.report.native)
             ) from None
+
+    def _place_alone(self, capacity: int, alignment: int) -> Block:
+        """Place a block in a reservation of its own, or raise."""
+        capacity = align_up(capacity, self._backend.granularity)
+        arena, offset = self._growth.apart.place(capacity, alignment)
         return self._block_at(arena, offset, capacity, is_binned=False)
 
     def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
@@ -190,7 +196,7 @@ class SlowPool(LockedPool, TaggedPool):
         if self._options.pooling:
             block = self._place_among_others(capacity, alignment)
         else:
-            block = self._place_apart(capacity, alignment)
+            block = self._place_alone(capacity, alignment)
         self._growth.budget.sample(self._allocation_count)
         return block
 

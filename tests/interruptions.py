@@ -60,6 +60,38 @@ class _Countdown:
             raise Interruption
 
 
+class _Handling(_Countdown):
+    """Calls a handler once instead, and goes on."""
+
+    def __init__(self, moments: int, handler: Callable[[], object]) -> None:
+        super().__init__(moments)
+        self._handler = handler
+
+    def look(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self._handler()
+
+
+def comes_between(
+    act: Callable[[], object], moments: int, handler: Callable[[], object]
+) -> bool:
+    """Call ``act``, and ``handler`` at the given moment of it.
+
+    Return whether it came so far.
+    """
+    countdown = _Handling(moments, handler)
+    before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # as for what is interrupted
+    sys.settrace(countdown.trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+        countdown.forget()
+    return countdown.left <= 0
+
+
 def is_interrupted(
     act: Callable[[], object], moments: int, meanwhile: Callable[[], object]
 ) -> bool:
