@@ -46,7 +46,8 @@ def collect_stats(
         search_steps=sum(arena.blocks.index.visits for arena in growth.arenas),
         backend_calls=growth.backend.calls,
         recycled_pages=sum(one.recycled_pages for one in growth.family),
-        tags={tag: usage.stats() for tag, usage in tags.items()},
+        # A copy, made in one step: others use new tags without the lock.
+        tags={tag: usage.stats() for tag, usage in tags.copy().items()},
     )
 
 

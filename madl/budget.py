@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from madl.backends.counted import CountedBackend
 from madl.hotpath.counting import counting, while_counting
+from madl.living import living
 from madl.soft_limits import SoftLimit
 
 _MOST_SAMPLES = 64
@@ -271,7 +272,7 @@ def device_budget(backend: CountedBackend) -> DeviceBudget:
 
 
 def _after_fork_in_child() -> None:
-    for budget in list(_all):
+    for budget in living(_all):
         budget.forget_lock()
 
 

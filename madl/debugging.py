@@ -20,6 +20,7 @@ from madl.guard_bytes import GuardBytes, guard_bytes_of
 from madl.guards import Guard, GuardedWatch, guarded_capacity
 from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory, Watch
 from madl.lanes import Lane, OrderedPool, StreamPool
+from madl.living import living
 from madl.quarantine import Held, Quarantine
 from madl.reclaim import Step
 from madl.sizes import align_up
@@ -282,6 +283,6 @@ _pools: "weakref.WeakSet[DebugPool]" = weakref.WeakSet()
 @atexit.register
 def _tell_at_exit() -> None:
     """Raise what is found at the end; the interpreter prints it and exits."""
-    found = [damage for pool in list(_pools) for damage in pool._damage_at_exit()]
+    found = [damage for pool in living(_pools) for damage in pool._damage_at_exit()]
     if found:
         raise MemoryCorruptionError(tuple(found))

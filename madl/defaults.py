@@ -89,7 +89,7 @@ def set_default_pool(pool: Pool) -> None:
     What is live in the one before stays there.
     """
     with _lock:
-        for name, before in list(_pools.items()):
+        for name, before in _pools.copy().items():
             if before.device == pool.device:
                 _pools[name] = pool
         _pools[pool.device] = pool
@@ -97,7 +97,7 @@ def set_default_pool(pool: Pool) -> None:
 
 def open_pools() -> tuple[Pool, ...]:
     """Return the default pools that were made and are not closed."""
-    pools = list(dict.fromkeys(_pools.values()))
+    pools = list(dict.fromkeys(_pools.copy().values()))
     return tuple(pool for pool in pools if not pool.is_closed)
 
 

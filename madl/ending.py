@@ -12,6 +12,7 @@ import weakref
 from typing import Protocol
 
 from madl.errors import MadlError
+from madl.living import living
 
 
 class Trimmable(Protocol):
@@ -48,7 +49,7 @@ class Ending:
         """
         if _is_main_interpreter():
             return
-        for pool in list(self._pools):
+        for pool in living(self._pools):
             with contextlib.suppress(MadlError, RuntimeError):
                 pool.trim()
         self._is_over = True

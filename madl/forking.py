@@ -7,6 +7,7 @@ import weakref
 from madl.backends.protocol import Capability
 from madl.hotpath import HotPool
 from madl.hotpath.inside import locks_held
+from madl.living import living
 
 _pools: "weakref.WeakSet[HotPool]" = weakref.WeakSet()
 _held: list[list[HotPool]] = []
@@ -22,11 +23,7 @@ def protect(pool: HotPool) -> None:
 
 def all_pools() -> list[HotPool]:
     """Return every pool of this process, lanes left out."""
-    while True:
-        try:
-            return list(_pools)
-        except RuntimeError:  # another thread has just made a pool
-            continue
+    return living(_pools)
 
 
 def _before() -> None:

@@ -152,7 +152,7 @@ class BlockWatch(Watch):
         if events.listeners:
             self._heard = [
                 (listener, listener.allocated(nbytes, tag, stream_number, self.stack))
-                for listener in events.listeners
+                for listener in list(events.listeners)
             ]
 
     def count(self, padding: int) -> None:

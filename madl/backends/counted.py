@@ -59,7 +59,7 @@ class CountedBackend:
 
     def claim(self, reservation: Reservation) -> None:
         """Say that somebody keeps a reservation, and will release it."""
-        for call, made in list(self._unclaimed.items()):
+        for call, made in self._unclaimed.copy().items():
             if made and made[0] is reservation:
                 self._unclaimed.pop(call, None)
 

@@ -16,6 +16,7 @@ from madl.diagnostics.trace_reader import open_trace
 from madl.diagnostics.trace_writer import one_line, write_trace
 from madl.diagnostics.whole_files import file_behind
 from madl.errors import FileFormatError
+from madl.living import living
 from madl.stacks import Stack
 
 
@@ -144,7 +145,7 @@ _recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for recorder in list(_recorders):
+    for recorder in living(_recorders):
         recorder.abandon()
 
 

@@ -216,7 +216,7 @@ def _late(setting: Setting, said: _Said) -> tuple[str, ...]:
     """Return who has read another value than what is said now."""
     return tuple(
         f"{device or 'madl'} has {shown(reading.value)} since {reading.where}"
-        for (option, device), reading in [*_readings.items()]
+        for (option, device), reading in _readings.copy().items()
         if option == setting.option and reading.value != _value(setting, said, device)
     )
 

@@ -7,6 +7,7 @@ import weakref
 from typing import Protocol
 
 from madl.errors import MadlError
+from madl.living import living
 from madl.pool import Pool
 from madl.reclaim import Freed
 
@@ -53,7 +54,7 @@ class SpillQueue:
 
     def _by_use(self) -> list[Spilling]:
         with _lock:
-            members = list(self._members)
+            members = living(self._members)
         return sorted(members, key=lambda one: one.last_used)
 
     def _spill(self, members: list[Spilling], nbytes: int) -> int:
@@ -75,7 +76,7 @@ class SpillQueue:
 
     def forget_locks(self) -> None:
         """Let every member do so."""
-        for spillable in list(self._members):
+        for spillable in living(self._members):
             spillable.forget_lock()
 
     def spill_rest(self, nbytes: int) -> Freed:

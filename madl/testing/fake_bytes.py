@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 
 from madl.backends.protocol import Capability, Reservation
+from madl.living import living
 from madl.testing.faults import MisuseError
 from madl.testing.streams import FakeEvent, FakeStream
 
@@ -35,7 +36,7 @@ class FakeBytes:
 
     def finish(self) -> None:
         """Do all work of all streams."""
-        for stream in [self.default_stream, *self._streams]:
+        for stream in [self.default_stream, *living(self._streams)]:
             stream.pump()
 
     def copy_from_host(

@@ -93,7 +93,7 @@ class FakeBackend(FakeBytes):
     @property
     def reserved_nbytes(self) -> int:
         """Bytes that are reserved now."""
-        return sum(one.nbytes for one in self.reservations.values())
+        return sum(one.nbytes for one in list(self.reservations.values()))
 
     def is_committed(self, reservation: Reservation, offset: int, nbytes: int) -> bool:
         """Return whether all of a range is committed."""

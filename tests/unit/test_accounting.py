@@ -1,5 +1,6 @@
 """A pool's figures and snapshots, and that a broken invariant is seen."""
 
+import functools
 import json
 import threading
 import time
@@ -11,6 +12,7 @@ from madl.errors import CorruptedPoolError
 from madl.hotpath import BlockState
 from madl.snapshot import ArenaSnapshot, BlockSnapshot
 from tests.fakes import FakeBackend
+from tests.interruptions import comes_between
 
 KIB = 1024
 PAGE = 16 * KIB
@@ -170,6 +172,23 @@ def test_a_snapshot_of_segments_is_committed_whole() -> None:
 
     assert arena.committed_runs == ((0, arena.nbytes),)
     assert held.nbytes == 100
+
+
+def test_others_may_use_new_tags_while_figures_are_made() -> None:
+    moments, is_inside = 0, True
+    while is_inside:
+        moments += 1
+        pool = Pool(FakeBackend())
+        use_tag(pool, "known")
+        use_new = functools.partial(use_tag, pool, "new")
+        is_inside = comes_between(pool.stats, moments, use_new)
+        assert not pool._was_interrupted
+
+    assert moments > 20
+
+
+def use_tag(pool: Pool, tag: str) -> None:
+    pool.allocate(100, tag=tag).free()
 
 
 def test_check_sees_a_block_whose_place_is_free_too(pool: Pool) -> None:
