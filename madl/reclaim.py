@@ -50,20 +50,20 @@ class Reclaimers:
     """The reclaimers of one pool, lowest priority number first, then the collector."""
 
     def __init__(self) -> None:
-        self._registered: list[Reclaimer] = []
+        # In the order of registering. Changed by one call of dict's own each time, so
+        # that threads may register, and remove, at once.
+        self._registered: dict[object, Reclaimer] = {}
         self._running: set[int] = set()  # threads, while a reclaimer runs in them
 
     def register(
         self, callback: Callable[[int], object], priority: int
     ) -> Callable[[], None]:
         """Add a reclaimer; return what removes it again."""
-        entry = Reclaimer(priority, callback)
-        self._registered = sorted(
-            [*self._registered, entry], key=lambda one: one.priority
-        )
+        key = object()
+        self._registered[key] = Reclaimer(priority, callback)
 
         def unregister() -> None:
-            self._registered = [one for one in self._registered if one is not entry]
+            self._registered.pop(key, None)
 
         return unregister
 
@@ -74,7 +74,8 @@ class Reclaimers:
         """
         if threading.get_ident() in self._running:
             return
-        for _, callback in self._registered:
+        registered = self._registered.copy().values()
+        for _, callback in sorted(registered, key=lambda one: one.priority):
             name = getattr(callback, "__qualname__", type(callback).__qualname__)
             yield Step(
                 f"reclaimer {name}", functools.partial(self._run, callback, nbytes)

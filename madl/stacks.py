@@ -52,16 +52,23 @@ _kept: dict[Stack, Stack] = {}
 
 def want(lines: int) -> None:
     """Let allocations remember so many lines, until ``want_no_more``."""
-    global depth  # read on every watched allocation
     _wanted.append(lines)
-    depth = max(_wanted)
+    _set_depth()
 
 
 def want_no_more(lines: int) -> None:
     """End what ``want`` began."""
-    global depth
     _wanted.remove(lines)
-    depth = max(_wanted, default=0)
+    _set_depth()
+
+
+def _set_depth() -> None:
+    global depth  # read on every watched allocation
+    while True:
+        depth = max(_wanted, default=0)
+        # Another thread may want more by now, or less, and have set it before this one.
+        if depth == max(_wanted, default=0):
+            return
 
 
 def caller() -> FrameType | None:

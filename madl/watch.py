@@ -200,6 +200,7 @@ def effective_tag(tag: str | None) -> tuple[str | None, dict[str, TagScope]]:
     return tag, {} if path is None else path.bounds
 
 
+@while_counting
 def change_drop_warnings(by: int) -> None:
     """Begin, or end, to warn of handles that are dropped without a free."""
     global warns_of_drops  # read with every watched block

@@ -67,6 +67,11 @@ class _Handling(_Countdown):
         super().__init__(moments)
         self._handler = handler
 
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ANN401  # as in _Countdown
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
+            self.look()  # Python 3.11 shows no opcode before this moment
+        return super().trace(frame, event, argument) and self.trace
+
     def look(self) -> None:
         self.left -= 1
         if self.left == 0:

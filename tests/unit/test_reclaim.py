@@ -1,12 +1,14 @@
 """What is asked to give memory up before a request fails."""
 
+import functools
 import gc
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl import OutOfMemoryError, Pool
+from madl import OutOfMemoryError, Pool, stacks
+from tests.interruptions import comes_between
 
 MIB = 1 << 20
 
@@ -167,6 +169,54 @@ def test_a_reclaimer_is_removed_by_what_registering_returned(pool: Pool) -> None
 
     assert held.nbytes == 4 * MIB
     assert ran == []
+
+
+def every_moment(
+    act: Callable[[], object], handler: Callable[[], object]
+) -> Iterator[None]:
+    """Do both, the second at each moment of the first in turn."""
+    moments, is_inside = 0, True
+    while is_inside:
+        moments += 1
+        is_inside = comes_between(act, moments, handler)
+        yield
+    assert moments > 2
+
+
+def test_reclaimers_that_come_at_once_are_all_registered(pool: Pool) -> None:
+    removals: list[Callable[[], None]] = []
+
+    def register() -> None:
+        removals.append(pool.on_out_of_memory(lambda _: None))
+
+    for _ in every_moment(register, register):
+        steps = list(pool._reclaimers.steps(1))
+        assert len(steps) == len(removals) + 1  # and the collector
+
+
+def test_one_that_goes_while_another_comes_is_gone() -> None:
+    moments, is_inside = 0, True
+    while is_inside:
+        moments += 1
+        pool = Pool("sim", limit=4 * MIB)
+        remove = pool.on_out_of_memory(lambda _: None)
+        register = functools.partial(pool.on_out_of_memory, lambda _: None)
+        is_inside = comes_between(register, moments, remove)
+        left = len(list(pool._reclaimers.steps(1))) - 1  # the collector
+        assert left == (1 if is_inside else 2)
+
+    assert moments > 2
+
+
+def test_lines_that_others_want_no_more_meanwhile_are_not_remembered() -> None:
+    stacks.want(3)
+    for _ in every_moment(lambda: stacks.want(1), lambda: stacks.want_no_more(3)):
+        assert stacks.depth == (1 if 3 not in stacks._wanted else 3)
+        stacks.want_no_more(1)
+        if 3 not in stacks._wanted:
+            stacks.want(3)
+    stacks.want_no_more(3)
+    assert stacks.depth == 0
 
 
 def test_cycles_are_collected_last(pool: Pool) -> None:
