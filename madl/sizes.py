@@ -103,7 +103,7 @@ def format_exactly(nbytes: int) -> str:
     ('1.5 KiB', '1.5 KiB (1537 B)')
     """
     text = format_nbytes(nbytes)
-    return text if parse_nbytes(text) == nbytes else f"{text} ({nbytes} B)"
+    return text if _parse_text(text, "nbytes") == nbytes else f"{text} ({nbytes} B)"
 
 
 def format_at_least(nbytes: int) -> str:
@@ -113,7 +113,7 @@ def format_at_least(nbytes: int) -> str:
     '1.6 KiB'
     """
     rounded = nbytes
-    while parse_nbytes(text := format_nbytes(rounded)) < nbytes:
+    while _parse_text(text := format_nbytes(rounded), "nbytes") < nbytes:
         rounded += max(nbytes // 100, 1)
     return text
 

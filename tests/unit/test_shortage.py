@@ -12,6 +12,7 @@ from madl import OutOfMemoryError, OutOfMemoryReport, Pool
 from madl.backends.protocol import MemoryInfo, Reservation
 from madl.backends.sim import SimBackend
 from madl.shortage import Group, NativeFailure, OtherPools
+from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend
 from tests.shortages import advice_of, check_sums, fill, leak, report_of
 
@@ -24,6 +25,13 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     device = SimBackend(commits=False) if request.param == "segments" else request.param
     with Pool(device, limit=64 * MIB) as pool:
         yield pool
+
+
+def test_the_error_for_the_largest_request_can_be_read() -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        Pool("sim").allocate(ADDRESS_SPACE_NBYTES - 1)
+
+    assert str(caught.value).startswith("sim: cannot place ")
 
 
 def test_a_limit_that_is_too_low_says_which_would_do(pool: Pool) -> None:

@@ -9,6 +9,8 @@ from madl.sizes import (
     ADDRESS_SPACE_NBYTES,
     align_up,
     check_alignment,
+    format_at_least,
+    format_exactly,
     format_nbytes,
     parse_nbytes,
 )
@@ -107,6 +109,12 @@ def test_more_than_the_address_space_overflows(value: int | str) -> None:
 def test_a_number_too_long_to_print_overflows_too() -> None:
     with pytest.raises(OverflowError, match=r"got 2\*\*20000 or more of at most"):
         parse_nbytes(1 << 20_000)
+
+
+@pytest.mark.parametrize("nbytes", [(1 << 64) - 1, 1 << 64, 1 << 70])
+def test_what_no_address_space_holds_is_printed_all_the_same(nbytes: int) -> None:
+    assert format_exactly(nbytes).startswith(format_nbytes(nbytes))
+    assert format_at_least(nbytes).endswith(" PiB")
 
 
 @pytest.mark.parametrize(
