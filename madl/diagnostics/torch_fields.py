@@ -27,21 +27,37 @@ class Fields:
 
     def address(self, key: str) -> int:
         """Return an address."""
-        return self._integer(key, 0, ADDRESS_LIMIT)
+        return self.integer(key, 0, ADDRESS_LIMIT)
 
     def nbytes(self, key: str) -> int:
         """Return a byte count."""
-        return self._integer(key, 0, NBYTES_LIMIT)
+        return self.integer(key, 0, NBYTES_LIMIT)
 
     def stream(self) -> int:
         """Return the stream; 0 where it is not said."""
         if not self.has("stream"):
             return 0
-        return self._integer("stream", 1 - STREAM_LIMIT, STREAM_LIMIT)
+        return self.integer("stream", 1 - STREAM_LIMIT, STREAM_LIMIT)
 
     def device(self) -> int:
         """Return the number of the device; 0 where it is not said."""
-        return self._integer("device", 0, 1 << 16) if self.has("device") else 0
+        return self.integer("device", 0, 1 << 16) if self.has("device") else 0
+
+    def integer(self, key: str, least: int, limit: int) -> int:
+        """Return a whole number from ``least`` to below ``limit``."""
+        value = self.values.get(key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse(key, f"must be an integer, got {shown(value)}")
+        if not least <= value < limit:
+            self.refuse(key, f"must lie in {least}..{limit - 1}, got {shown(value)}")
+        return value
+
+    def part(self, key: str) -> float:
+        """Return a part of a whole: a number between 0 and 1."""
+        value = self.values.get(key)
+        if not isinstance(value, float) or not 0 < value < 1:  # nan neither
+            self.refuse(key, f"must lie between 0 and 1, got {shown(value)}")
+        return value
 
     def text(self, key: str) -> str:
         """Return a text; nothing where it is not said."""
@@ -62,14 +78,6 @@ class Fields:
         """Raise a FileFormatError that names the field."""
         where = f"{self.where}{key}".rstrip(".")
         raise FileFormatError(self.path, 0, f"{where or 'the snapshot'} {reason}")
-
-    def _integer(self, key: str, least: int, limit: int) -> int:
-        value = self.values.get(key)
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.refuse(key, f"must be an integer, got {shown(value)}")
-        if not least <= value < limit:
-            self.refuse(key, f"must lie in {least}..{limit - 1}, got {shown(value)}")
-        return value
 
 
 def shown(value: object) -> str:

@@ -1,13 +1,16 @@
 """What ``torch.cuda.memory._dump_snapshot`` writes: segments, blocks and events."""
 
-import math
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
 from madl.diagnostics.plain_pickle import PICKLE_LIMIT_NBYTES, read_plain_pickle
 from madl.diagnostics.torch_fields import Fields, shown
-from madl.diagnostics.torch_models.settings import AllocatorSettings, settings_of_text
+from madl.diagnostics.torch_models.settings import (
+    UNLIMITED,
+    AllocatorSettings,
+    settings_of_text,
+)
 from madl.diagnostics.trace_lines import (
     PICKLE_START,
     TraceSource,
@@ -20,6 +23,7 @@ from madl.errors import FileFormatError
 RECORD_LIMIT = 1 << 22
 """Of blocks, and of events: one list may stand in many places of a pickle."""
 _FRAMES_LOOKED_AT = 256
+_SIZE_LIMIT = 1 << 64
 MOVES = {"alloc", "free_completed", "segment_alloc", "segment_free"}
 MOVES |= {"segment_map", "segment_unmap", "oom"}
 """What changes memory, or failed to. A ``free_requested`` block is not free yet."""
@@ -225,11 +229,12 @@ def _settings(root: Fields) -> AllocatorSettings:
         said.refuse("PYTORCH_CUDA_ALLOC_CONF", str(error))
     if said.values.get("expandable_segments") is True:
         settings = settings._replace(expandable_segments=True)
-    most = said.values.get("max_split_size")
-    if isinstance(most, int) and most > 0:
-        settings = settings._replace(max_split_nbytes=most)
-    threshold = said.values.get("garbage_collection_threshold")
-    if isinstance(threshold, float) and math.isfinite(threshold) and threshold > 0:
+    if said.has("max_split_size"):
+        most = said.integer("max_split_size", -_SIZE_LIMIT, _SIZE_LIMIT)
+        if most > 0:  # PyTorch shows its largest size, for no limit, as -1
+            settings = settings._replace(max_split_nbytes=min(most, UNLIMITED))
+    if said.values.get("garbage_collection_threshold"):  # 0 is never
+        threshold = said.part("garbage_collection_threshold")
         settings = settings._replace(garbage_collection_threshold=threshold)
     return settings
 

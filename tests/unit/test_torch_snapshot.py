@@ -109,6 +109,17 @@ def test_a_snapshot_without_settings_has_the_defaults() -> None:
     assert read.settings == AllocatorSettings()
 
 
+@pytest.mark.parametrize("most", [-1, 0, (1 << 64) - 1, None])
+def test_what_pytorch_shows_for_no_limit_is_none(most: int | None) -> None:
+    content = fragmented().content()
+    said = {"max_split_size": most, "garbage_collection_threshold": 0.0}
+    content["allocator_settings"] = said
+
+    read = read_torch_snapshot(pickle.dumps(content, 4))
+
+    assert read.settings == AllocatorSettings()
+
+
 def test_unknown_actions_are_skipped() -> None:
     dump = fragmented()
     dump.events.append({"action": "snapshot", "size": "of no interest"})
@@ -167,6 +178,27 @@ def test_what_is_no_snapshot_is_refused(content: object, reason: str) -> None:
                 PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:x"
             ),
             "allocator_settings.PYTORCH_CUDA_ALLOC_CONF max_split_size_mb must be",
+        ),
+        (
+            lambda c: c["allocator_settings"].update(
+                garbage_collection_threshold=1e308
+            ),
+            "allocator_settings.garbage_collection_threshold must lie between 0 and 1, "
+            "got 1e+308",
+        ),
+        (
+            lambda c: c["allocator_settings"].update(
+                garbage_collection_threshold=float("nan")
+            ),
+            "allocator_settings.garbage_collection_threshold must lie between 0 and 1",
+        ),
+        (
+            lambda c: c["allocator_settings"].update(max_split_size=1 << 65),
+            "allocator_settings.max_split_size must lie in -",
+        ),
+        (
+            lambda c: c["allocator_settings"].update(max_split_size="128"),
+            "allocator_settings.max_split_size must be an integer, got '128'",
         ),
     ],
 )
