@@ -1,6 +1,6 @@
 """Whether a pool is in debug mode, and what its device lets it do there."""
 
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from madl import settings
 from madl.backends.choices import GuardPagesBackend
@@ -75,6 +75,22 @@ def debug_wanted(debug: Debug, *, zero: object = False) -> Debug:
     if debug is True or debug is False or debug == "pages":
         return debug
     raise TypeError(f"debug must be True, False, 'pages' or None, got {debug!r}")
+
+
+def check_class(pool: Any, debug: Debug, *, zero: object) -> None:  # noqa: ANN401  # Pool, which is above this
+    """Refuse options that another class than that of a new pool is for.
+
+    Raises:
+        ValueError: They came to ``Pool.__init__`` alone, as from a derived class.
+    """
+    if bool(debug_wanted(debug, zero=zero)) != pool.is_debugging:
+        name = type(pool).__name__
+        made = "in" if pool.is_debugging else "without"
+        raise ValueError(
+            f"{name} passes debug={debug!r} and zero={zero!r} to Pool.__init__ when "
+            f"its pool has been made {made} debug mode, by what Pool.__new__ got. Try: "
+            f"{name}(debug={bool(debug)}), or a __new__ that passes on the same"
+        )
 
 
 def _choose_guard_pages(

@@ -7,13 +7,13 @@ committed and given back in ``growth``. Here is what people see of it besides.
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple, NoReturn, Self
 
 from madl import accounting, forking, staged
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
-from madl.debug_options import Debug, debug_wanted
+from madl.debug_options import Debug, check_class, debug_wanted
 from madl.debugging import debugging
 from madl.ending import is_ending
 from madl.errors import BackendError, OutOfMemoryError
@@ -116,6 +116,7 @@ class Pool(StreamPool):
                 "device must be a name such as 'cpu' or a backend, "
                 f"got {device!r} ({type(device).__name__})"
             )
+        check_class(self, debug, zero=zero)
         counted = CountedBackend(device)
         options = PoolOptions.resolve(
             counted,
@@ -175,6 +176,12 @@ class Pool(StreamPool):
             # A device that fails has it then.
             with contextlib.suppress(BackendError, OutOfMemoryError):
                 self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a Pool of {self.device} cannot be pickled or copied; make another one: "
+            f"Pool({self.device!r})"
+        )
 
     def __repr__(self) -> str:
         return f"<madl.Pool on {self.device}: {self._live_nbytes} bytes live>"

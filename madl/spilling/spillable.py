@@ -3,7 +3,7 @@
 import itertools
 import os
 import threading
-from typing import Literal
+from typing import Literal, NoReturn
 
 from madl.hotpath import Memory
 from madl.location import has_slices, is_plain_host
@@ -181,6 +181,12 @@ class Spillable:
         self._copy = None
         copy.close()
         return memory
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: two of them would free one memory; "
+            "pass mem.tobytes() for its content, within its with block"
+        )
 
     def __repr__(self) -> str:
         where = f"in a {self._to}" if self.is_spilled else f"on {self._pool.device}"

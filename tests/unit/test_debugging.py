@@ -494,6 +494,38 @@ def test_a_kind_of_pool_keeps_its_methods() -> None:
     assert not Named("cpu").is_debugging
 
 
+class Late(Pool):
+    """A kind of pool that asks for its mode when it has been made."""
+
+    def __init__(self, *, debug: bool | None = None, zero: bool = False) -> None:
+        super().__init__("cpu", debug=debug or not zero, zero=zero)
+
+
+def test_a_kind_of_pool_that_asks_too_late_is_refused() -> None:
+    with pytest.raises(ValueError, match="debug") as caught:
+        Late()
+
+    assert str(caught.value) == (
+        "Late passes debug=True and zero=False to Pool.__init__ when its pool has "
+        "been made without debug mode, by what Pool.__new__ got. Try: "
+        "Late(debug=True), or a __new__ that passes on the same"
+    )
+    assert Late(debug=True).is_debugging
+
+
+def test_and_one_that_is_in_debug_mode_by_a_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Zeroing(Pool):
+        def __init__(self) -> None:
+            super().__init__("cpu", zero=True)
+
+    assert Zeroing().zero
+    monkeypatch.setenv("MADL_DEBUG", "1")
+    with pytest.raises(ValueError, match="has been made in debug mode"):
+        Zeroing()
+
+
 def test_an_allocation_within_an_allocation_has_guards(pool: Pool) -> None:
     backend = pool._backend
     inner: list[Memory] = []

@@ -1,6 +1,8 @@
 """A pool over a device that takes nothing on trust."""
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -524,3 +526,15 @@ def test_a_pool_is_of_a_device_or_a_backend(wrong: Any) -> None:  # noqa: ANN401
 def test_pooling_is_a_choice_of_two() -> None:
     with pytest.raises(TypeError, match="pooling must be True, False or None"):
         Pool("sim", pooling="off")  # type: ignore[arg-type]  # a user's
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_pool_is_neither_pickled_nor_copied(
+    pool: Pool, copied: Callable[[object], object]
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        copied(pool)
+
+    assert str(caught.value) == (
+        "a Pool of fake cannot be pickled or copied; make another one: Pool('fake')"
+    )

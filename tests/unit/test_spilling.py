@@ -1,7 +1,9 @@
 """``Spillable`` gives its memory up when a pool needs the room, and gets it back."""
 
+import copy
 import gc
 import os
+import pickle
 import random
 import signal
 import stat
@@ -505,3 +507,17 @@ def test_a_child_wipes_its_own_shared_memory_only(is_closed: bool) -> None:
     os.waitpid(child, 0)
 
     assert set(memory.tobytes()) == {7}
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_is_neither_pickled_nor_copied(copied: Callable[[object], object]) -> None:
+    spillable = Spillable(Pool("cpu").allocate(100))
+
+    with pytest.raises(TypeError) as caught:
+        copied(spillable)
+
+    assert str(caught.value) == (
+        "<madl.Spillable of 100 bytes on cpu> cannot be pickled or copied: two of them "
+        "would free one memory; pass mem.tobytes() for its content, within its with "
+        "block"
+    )
