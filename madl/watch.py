@@ -1,10 +1,10 @@
 """Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from madl import events, stacks
-from madl.budget import DeviceBudget
+from madl.budget import DeviceBudget, TagBudget
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.events import Listener, TagScope
 from madl.hotpath import Watch
@@ -98,13 +98,17 @@ class TagUsage:
             self.live_high_water = self.live_nbytes
 
     @while_counting
-    def count_freed(self, nbytes: int, padding: int) -> None:
-        """Count a block of the tag as free."""
-        self.free_count += 1
-        self.padding_nbytes -= padding
-        self.live_nbytes -= nbytes
-        for budget in self._budgets:
-            budget.live_nbytes -= nbytes
+    def count_freed(self, watch: "BlockWatch") -> None:
+        """Count a block of the tag as free, once; or go on where it was interrupted."""
+        if watch.is_counted:
+            budgets = iter(self._budgets)
+            # No call from here to the loop, and none in it: what is noted is done.
+            watch.is_counted, watch.counted_above = False, budgets
+            self.free_count += 1
+            self.padding_nbytes -= watch.padding
+            self.live_nbytes -= watch.nbytes
+        for budget in watch.counted_above:
+            budget.live_nbytes -= watch.nbytes
 
     def stats(self) -> TagStats:
         """Return the figures as plain data."""
@@ -122,12 +126,13 @@ class BlockWatch(Watch):
 
     __slots__ = (
         "_heard",
-        "_is_counted",
         "_is_missed",
-        "_nbytes",
-        "_padding",
         "_usage",
+        "counted_above",
+        "is_counted",
         "is_viewed",
+        "nbytes",
+        "padding",
         "stack",
         "tag",
     )
@@ -140,14 +145,16 @@ class BlockWatch(Watch):
         *,
         stream_number: int = 0,
     ) -> None:
+        self._usage = usage
+        self.is_counted = False
+        self.counted_above: Iterator[TagBudget] = iter(())
+        """Budgets that count the block still, though its tag does not."""
         self.tag = tag
         self.stack = stacks.capture() if stacks.depth else ()
         self.is_viewed = False
-        self._is_counted = False
         self._is_missed = warns_of_drops > 0
-        self._nbytes = nbytes
-        self._padding = 0
-        self._usage = usage
+        self.nbytes = nbytes
+        self.padding = 0
         self._heard: Sequence[tuple[Listener, int]] = ()
         if events.listeners:
             self._heard = [
@@ -157,17 +164,26 @@ class BlockWatch(Watch):
 
     def count(self, padding: int) -> None:
         """Count the block for its tag, once it is known what it takes."""
-        self._padding = padding
+        self.padding = padding
         if self._usage is not None:
-            self._usage.count_allocated(self._nbytes, padding)
-        self._is_counted = True  # else what was claimed is given back by whoever did
+            self._usage.count_allocated(self.nbytes, padding)
+        self.is_counted = True  # else what was claimed is given back by whoever did
 
     def freed(self) -> None:
         """Take note of the free; counters and appends only."""
-        if self._usage is not None and self._is_counted:
-            self._usage.count_freed(self._nbytes, self._padding)
+        self._count_freed()
         for listener, allocation_id in self._heard:
             listener.freed(allocation_id)
+
+    def _count_freed(self) -> None:
+        if self._usage is not None:
+            self._usage.count_freed(self)
+            self._usage = None
+
+    def __del__(self) -> None:
+        # A signal handler may have raised before the free was counted.
+        if getattr(self, "_usage", None) is not None:
+            self._count_freed()
 
     def dropped(self) -> None:
         """Take note of a free that nobody asked for; in debug mode, warn of it."""
@@ -181,7 +197,7 @@ class BlockWatch(Watch):
             tag = "without a tag" if self.tag is None else f"tag {self.tag!r}"
             at = f", allocated at {self.stack[0]}" if self.stack else ""
             warnings.warn(
-                f"memory of {format_nbytes(self._nbytes)} was dropped without free(), "
+                f"memory of {format_nbytes(self.nbytes)} was dropped without free(), "
                 f"{tag}{at}",
                 ResourceWarning,
                 stacklevel=stacks.levels(),

@@ -73,6 +73,7 @@ class LostBlocks:
             # Nothing was freed meanwhile, so what is lost is in nobody's reach.
             if self._account.total == before:
                 for block in lost:
+                    block.watch = None  # whose end counts a free that it never heard of
                     self._unbinned.append(block)
                 return True
         return False

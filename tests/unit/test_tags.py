@@ -1,14 +1,16 @@
 """``with madl.tag(...)`` labels allocations, and pools count by label."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 import madl
-from madl import Pool, TagStats
+from madl import Memory, Pool, TagStats
 from madl.budget import TagBudget
+from tests.interruptions import comes_between
 
 
 @pytest.fixture
@@ -187,3 +189,51 @@ def test_who_uses_a_tag_first_keeps_no_other_thread_waiting(
     pool.allocate(8, tag="never used before").free()
 
     assert is_waiting == [False]
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def is_interrupted_free(memory: Memory, moments: int) -> bool:
+    """Free, with Ctrl-C at a moment of it; return whether it came so far.
+
+    In a thread that ends, as in ``is_interrupted``.
+    """
+    seen: list[bool] = []
+
+    def free() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            memory.free()
+
+    thread = threading.Thread(
+        target=lambda: seen.append(comes_between(free, moments, interrupt))
+    )
+    thread.start()
+    thread.join()
+    return seen == [True]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"  # of what finalizers swallow
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_interrupted_free_is_counted_once(debug: bool) -> None:
+    moments, is_inside = 0, True
+    while is_inside:
+        moments += 1
+        pool = Pool("cpu", debug=debug)
+        memory = pool.allocate(1000, tag="interrupted/once")
+        is_inside = is_interrupted_free(memory, moments)
+
+        stats = pool.stats().tags["interrupted/once"]
+        is_freed = memory.is_freed
+        assert stats.live_nbytes == (0 if is_freed else 1000)
+        assert stats.free_count == is_freed
+        assert (stats.padding_nbytes == 0) == is_freed
+        if not is_freed:
+            memory.free()
+        for tag in ("interrupted", "interrupted/once"):
+            assert pool._growth.budget.device.tag(tag).live_nbytes == 0
+
+    assert moments > 4
