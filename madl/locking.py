@@ -42,10 +42,11 @@ class LockedPool(HotPool):
                 "and finalizers may allocate and free, nothing else"
             )
         held = locks_held.get(ident, 0)
+        head = self._head  # a lane's own holder calls a setter
         try:
             with self._lock:
                 # No call in between: who came there would wait for ever.
-                self._lock_holder = ident
+                head._lock_holder = ident
                 locks_held[ident] = held + 1
                 try:
                     if self._was_interrupted:
@@ -58,7 +59,7 @@ class LockedPool(HotPool):
                     raise
                 finally:
                     locks_held[ident] = held
-                    self._lock_holder = 0
+                    head._lock_holder = 0
         finally:
             if self._is_closed:
                 self._freed_after_close()
@@ -67,13 +68,14 @@ class LockedPool(HotPool):
         """Call ``act`` as ``_locked`` does, if the lock is free; return whether."""
         ident = threading.get_ident()
         held = locks_held.get(ident, 0)
+        head = self._head
         locked: list[bool] = []
         try:
             # In one call, so that a signal handler cannot come before it is noted.
             locked.extend(map(self._lock.acquire, (False,)))
             if True not in locked:
                 return False
-            self._lock_holder = ident
+            head._lock_holder = ident
             locks_held[ident] = held + 1
             act()
             return True
@@ -85,5 +87,5 @@ class LockedPool(HotPool):
         finally:
             if True in locked:
                 locks_held[ident] = held
-                self._lock_holder = 0
+                head._lock_holder = 0
                 self._lock.release()

@@ -38,7 +38,9 @@ class _Countdown:
         if not frame.f_code.co_filename.startswith(FOLDER):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "call":
+            self.look()  # Python 3.11 shows no opcode before this moment
+        elif event == "opcode":
             code = frame.f_code.co_code
             before, at = self._last.get(frame), frame.f_lasti
             self._last[frame] = at
@@ -66,11 +68,6 @@ class _Handling(_Countdown):
     def __init__(self, moments: int, handler: Callable[[], object]) -> None:
         super().__init__(moments)
         self._handler = handler
-
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ANN401  # as in _Countdown
-        if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
-            self.look()  # Python 3.11 shows no opcode before this moment
-        return super().trace(frame, event, argument) and self.trace
 
     def look(self) -> None:
         self.left -= 1

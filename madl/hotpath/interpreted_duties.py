@@ -17,6 +17,7 @@ class PoolDuties:
 
     device: str
     capabilities: Capability
+    _joined: Any = None  # of a lane, the pool itself: see JoinedPool
 
     @abstractmethod
     def _allocate_with(

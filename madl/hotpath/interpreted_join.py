@@ -6,7 +6,7 @@ from typing import Any
 class JoinedPool:
     """Mixed into a ``HotPool`` whose ``_join`` is called before it is used."""
 
-    _joined: Any = None
+    _joined: Any
 
     def _join(self, other: Any) -> None:  # noqa: ANN401  # HotPool, which is above this
         """Share the lock and all that is counted with another pool."""

@@ -63,10 +63,9 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         self._users: dict[tuple[HotArena, int], list[Any]] = {}
         self._placed: set[Block] = set()
         self._lock = threading.Lock()
-        self._lock_holder = 0
+        self._lock_holder = self._miss_count = 0
         self._leash_nbytes = 0
         self._account = Account()
-        self._miss_count = 0
         self._stream_number = 0  # as recordings know it; lanes count 1, 2, ...
 
     @has_block_in_hand
@@ -172,8 +171,9 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         if nbytes < 0 or locks_held.get(ident, 0):
             block = self._place_apart(nbytes)
         elif nbytes <= self._most_nbytes:
+            head = self if self._joined is None else self._joined
             with self._lock:
-                self._lock_holder = ident
+                head._lock_holder = ident  # a lane's own calls a setter
                 locks_held[ident] = 1
                 try:
                     if not self._account.was_interrupted:  # that is put right first
@@ -183,7 +183,7 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
                     raise
                 finally:
                     locks_held[ident] = 0
-                    self._lock_holder = 0
+                    head._lock_holder = 0
         if block is None:
             block = self._place_slowly(nbytes, capacity, 0)
         if self._zeroes_new:
