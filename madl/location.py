@@ -51,14 +51,26 @@ def locate(memory: Memory, use: str) -> Place:
 
     Raises:
         FreedMemoryError: It was freed; ``use`` is what the caller wanted to do.
+        ValueError: It is a slice of what was resized while it was cut.
     """
     placed = memory._place()
     if placed is not None:
         return Place(placed[0], placed[1])
-    if isinstance(memory._root, Slice):
-        arena, offset = locate(memory._root.parent, use)
-        return Place(arena, offset + memory._root.start)
+    part = memory._root
+    if isinstance(part, Slice):
+        arena, offset = locate(part.parent, use)
+        check_inside(memory, part.start, part.parent._nbytes)
+        return Place(arena, offset + part.start)
     raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
+
+
+def check_inside(memory: Memory, start: int, nbytes: int) -> None:
+    """Raise for a slice that ends beyond its memory."""
+    if start + memory._nbytes > nbytes:
+        raise ValueError(
+            f"{memory._pool.device}: a slice ends at byte {start + memory._nbytes}, and"
+            f" its memory was resized to {nbytes} bytes while it was cut; cut another"
+        )
 
 
 class Part(NamedTuple):
