@@ -1,5 +1,6 @@
 """Where a memory lies, be it whole or a slice."""
 
+import weakref
 from typing import Any, NamedTuple, Protocol
 
 from madl.backends.counted import CountedBackend
@@ -11,32 +12,28 @@ from madl.hotpath import HotArena, Memory
 _HOST = Capability.HOST_ACCESS._value_
 _HOST_OR_STREAMS = _HOST | Capability.STREAM_ORDERED._value_
 
-_slices: set[tuple[int, int]] = set()
-"""Every slice that lives: the ids of what it was cut from, and its own."""
+_slices: set["weakref.ref[Slice]"] = set()
+"""Every slice that lives. The set forgets each by itself, without Python code: a signal
+handler that raised in there would leave one for ever."""
 
 
 class Slice:
     """What ``memory[a:b]`` was cut from."""
 
-    __slots__ = ("parent", "start")
+    __slots__ = ("__weakref__", "parent", "start")
 
     def __init__(self, parent: Memory, start: int) -> None:
         self.parent = parent
         self.start = start
-        _slices.add((id(parent), id(self)))
-
-    def __del__(
-        self,
-        _slices: set[tuple[int, int]] = _slices,  # globals are gone at exit
-    ) -> None:
-        # The parent is alive, so nobody else has its id. One call: finalizers and
-        # threads may come between two.
-        _slices.discard((id(self.parent), id(self)))
+        _slices.add(weakref.ref(self, _slices.discard))
 
 
 def has_slices(memory: Memory) -> bool:
     """Return whether any slice of the memory lives."""
-    return any(parent == id(memory) for parent, _ in list(_slices))
+    return any(
+        (part := reference()) is not None and part.parent is memory
+        for reference in list(_slices)
+    )
 
 
 class Place(NamedTuple):

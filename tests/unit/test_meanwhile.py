@@ -81,6 +81,10 @@ def cut(scene: Scene) -> None:
     scene.slices.append(scene.memory[SIZE - 10 :])
 
 
+def cut_and_drop(scene: Scene) -> None:
+    scene.memory[0:8]
+
+
 def grow(scene: Scene) -> None:
     scene.memory.resize(LARGER)
 
@@ -159,7 +163,7 @@ def test_a_block_is_never_two_peoples(
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"  # of what finalizers swallow
 )
-@pytest.mark.parametrize("act", [look, cut, grow, shrink, fill, spill])
+@pytest.mark.parametrize("act", [look, cut_and_drop, grow, shrink, fill, spill])
 @pytest.mark.parametrize("had_views", [True, False])
 def test_nor_lost_by_an_interruption(
     had_views: bool, act: Callable[[Scene], None]
