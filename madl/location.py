@@ -79,6 +79,8 @@ class Part(NamedTuple):
     reservation: Reservation
     offset: int
     nbytes: int
+    kept: object = None
+    """What keeps the block until the copy is done, whatever is freed meanwhile."""
 
     def cut(self, start: int, stop: int) -> "Part":
         """Return a part of it."""

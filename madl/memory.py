@@ -175,13 +175,13 @@ def fill(memory: Memory, value: int) -> None:
     byte = value if type(value) is int else _index(value)
     if not 0 <= byte <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
-    if is_plain_host(memory) or not _can(memory, Capability.FILL):
-        with Held(memory, "fill()"):
+    with Held(memory, "fill()"):
+        if is_plain_host(memory) or not _can(memory, Capability.FILL):
             host = host_address(memory, "fill()")
             if host:
                 ctypes.memset(host, byte, memory._nbytes)
-    elif locate(memory, "fill()").arena is not None:
-        transfer.fill(memory, byte)
+        elif locate(memory, "fill()").arena is not None and memory._nbytes:
+            transfer.fill(memory, byte)
 
 
 def _index(value: Any) -> int:  # noqa: ANN401  # whatever a user passes

@@ -259,7 +259,9 @@ cdef class Memory:
         if root is NULL:
             (<HotPool>self.owner).take_back(block)
         else:
-            Py_DECREF(<object>root)
+            kept = owned(root)
+            if block.watch is not NULL:
+                (<object>block.watch).is_viewed = True
 
     def __dealloc__(self):
         if self.block is not NULL and self.root is NULL:
@@ -364,18 +366,20 @@ cdef class Memory:
         """Swap blocks and sizes with another handle of the same pool.
 
         Returns:
-            Whether it was done: not while somebody has a view, and not where the block
-            lies elsewhere by now, or was freed.
+            Whether it was done: not while somebody has a view, nor where the block lies
+            elsewhere by now, or was freed.
         """
         cdef HotPool owner = <HotPool>self.owner
         cdef PyObject* place = NULL if arena is None else <PyObject*>arena
         cdef PyObject* root = NULL
+        cdef PyObject* other_root = NULL
         cdef bint is_there
         enter(&owner.bins)
         is_there = (
             self.block is not NULL
             and self.block.arena is place
             and offset_of(self.block) == offset
+            and other.take_root(&other_root)
             and self.take_root(&root)
         )
         if is_there:
@@ -385,6 +389,7 @@ cdef class Memory:
             self.size, other.size = other.size, self.size
         leave(&owner.bins)
         Py_XDECREF(root)
+        Py_XDECREF(other_root)
         return is_there
 
     @cython.final

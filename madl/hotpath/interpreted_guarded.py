@@ -116,6 +116,8 @@ def _free(self: Memory) -> None:
         raise cold["refuse_free"](self)
     if root is None:
         _take_back(self, block)
+    elif block.watch is not None:
+        block.watch.is_viewed = True
 
 
 @has_block_in_hand

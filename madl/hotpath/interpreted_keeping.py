@@ -98,14 +98,14 @@ class Keeping:
         """Swap blocks and sizes with another handle of the same pool.
 
         Returns:
-            Whether it was done: not while somebody has a view, and not where the block
-            lies elsewhere by now, or was freed.
+            Whether it was done: not while somebody has a view, nor where the block lies
+            elsewhere by now, or was freed.
         """
-        if not self._detach():
+        if not (other._detach() and self._detach()):
             return False
         # From here on nothing is called.
         block = self._block
-        if self._root is not None or block is None:
+        if block is None or self._root is not None or other._root is not None:
             return False
         if block.arena is not arena or block.offset != offset:
             return False

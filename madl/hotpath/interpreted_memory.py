@@ -56,8 +56,11 @@ class Memory(Keeping, metaclass=_MadeByPools):
         if block is None:
             raise cold["refuse_free"](self)
         self._block = None
-        if self._root is not None:
+        kept = self._root
+        if kept is not None:
             self._root = None
+            if block.watch is not None:
+                block.watch.is_viewed = True
             return
         self._pool._account.total += block.refund
         block.refund = 0
