@@ -8,10 +8,8 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from madl.backends.protocol import Capability
 from madl.hotpath import Memory, Root
-from madl.location import Slice, locate
-from madl.views import new_root
+from madl.location import HOST, Slice, locate
 
 
 def hold(memory: Memory, use: str) -> Root | None:
@@ -20,18 +18,21 @@ def hold(memory: Memory, use: str) -> Root | None:
     Raises:
         FreedMemoryError: The memory was freed; ``use`` is what the caller wanted to do.
     """
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
-    root: Root | None = memory._root
+    root: Root | Slice | None = memory._root
+    while isinstance(root, Slice):
+        memory = root.parent
+        root = memory._root
     while root is None:
-        arena = locate(memory, use).arena
+        placed = memory._place()
+        arena, offset = locate(memory, use) if placed is None else placed[:2]
         if arena is None:
             return None
-        can_be_viewed = Capability.HOST_ACCESS in memory._pool.capabilities
-        if can_be_viewed and memory._nbytes <= sys.maxsize:
-            root = new_root(memory, use)
-        else:
-            root = memory._keep_by(Root.over(0, 0))  # it shows the CPU nothing
+        nbytes = memory._nbytes
+        shown = 0, 0  # the CPU sees nothing of it
+        if memory._pool.capabilities._value_ & HOST and nbytes <= sys.maxsize:
+            assert arena.address is not None, "HOST_ACCESS implies addresses"
+            shown = arena.address + offset, nbytes
+        root = memory._keep_by(Root.over(*shown))
     return root
 
 
@@ -41,11 +42,13 @@ class Held:
     __slots__ = ("_memory", "_root", "_was_viewed")
 
     def __init__(self, memory: Memory, use: str) -> None:
-        while isinstance(memory._root, Slice):
-            memory = memory._root.parent
+        root: Root | Slice | None = memory._root
+        while isinstance(root, Slice):
+            memory = root.parent
+            root = memory._root
         self._memory = memory
-        self._was_viewed = memory._root is not None
-        self._root = hold(memory, use)
+        self._was_viewed = root is not None
+        self._root = hold(memory, use) if root is None else root
 
     def __enter__(self) -> Self:
         return self

@@ -9,8 +9,8 @@ from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import HotArena, Memory
 
 # Of the flags' values: an & of two flags costs more than a small copy.
-_HOST = Capability.HOST_ACCESS._value_
-_HOST_OR_STREAMS = _HOST | Capability.STREAM_ORDERED._value_
+HOST = Capability.HOST_ACCESS._value_
+_HOST_OR_STREAMS = HOST | Capability.STREAM_ORDERED._value_
 
 _slices: set["weakref.ref[Slice]"] = set()
 """Every slice that lives. The set forgets each by itself, without Python code: a signal
@@ -103,7 +103,7 @@ def reserved_place(arena: HotArena, offset: int) -> tuple[Reservation, int]:
 def is_plain_host(memory: Memory) -> bool:
     """Return whether the CPU, and no queued work, reads and writes a memory."""
     value: int = memory._pool.capabilities._value_
-    return value & _HOST_OR_STREAMS == _HOST
+    return value & _HOST_OR_STREAMS == HOST
 
 
 def host_address(memory: Memory, use: str) -> int:
@@ -116,7 +116,7 @@ def host_address(memory: Memory, use: str) -> int:
     arena, offset = locate(memory, use) if placed is None else placed[:2]
     if arena is None:
         return 0
-    if not memory._pool.capabilities._value_ & _HOST:
+    if not memory._pool.capabilities._value_ & HOST:
         raise MissingCapabilityError(
             memory._pool.device,
             f"host access, which {use} needs",

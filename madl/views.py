@@ -53,14 +53,14 @@ def root_of(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
     root: Root | None = memory._root
     if root is None or not root.nbytes:  # one that shows nothing
-        root = new_root(memory, "a view")
+        root = _new_root(memory, "a view")
         watch = memory._watch()
         if root is not None and watch is not None:
             watch.is_viewed = True
     return root
 
 
-def new_root(memory: Memory, use: str) -> Root | None:
+def _new_root(memory: Memory, use: str) -> Root | None:
     """Return a root that shows the bytes, or that of who was quicker."""
     root = None
     while root is None:
