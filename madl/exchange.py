@@ -9,9 +9,10 @@ from typing import Any
 
 from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
-from madl.hotpath import Memory, Root
+from madl.holding import hold
+from madl.hotpath import Memory
 from madl.location import Slice, is_plain_host, locate
-from madl.views import as_array, view
+from madl.views import as_array, root_of
 
 CPU = (1, 0)
 """DLPack's name of host memory: ``kDLCPU``, and the number of the device."""
@@ -106,9 +107,6 @@ def _root_of(memory: Memory) -> object:
     """Return what keeps a block for all views of it, whatever is freed."""
     while isinstance(memory._root, Slice):
         memory = memory._root.parent
-    if memory._root is None:
-        if Capability.HOST_ACCESS in memory._pool.capabilities:
-            view(memory)  # its root is one that views of the CPU can use too
-        else:
-            memory._keep_by(Root.over(0, 0))  # it shows the CPU nothing
-    return memory._root
+    if Capability.HOST_ACCESS in memory._pool.capabilities:
+        return root_of(memory)  # views of the CPU can use it too
+    return hold(memory, "__dlpack__()")

@@ -1,5 +1,6 @@
 """Where a memory lies, be it whole or a slice."""
 
+import weakref
 from typing import Any, NamedTuple, Protocol
 
 from madl.backends.counted import CountedBackend
@@ -8,35 +9,31 @@ from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import HotArena, Memory
 
 # Of the flags' values: an & of two flags costs more than a small copy.
-_HOST = Capability.HOST_ACCESS._value_
-_HOST_OR_STREAMS = _HOST | Capability.STREAM_ORDERED._value_
+HOST = Capability.HOST_ACCESS._value_
+_HOST_OR_STREAMS = HOST | Capability.STREAM_ORDERED._value_
 
-_slices: set[tuple[int, int]] = set()
-"""Every slice that lives: the ids of what it was cut from, and its own."""
+_slices: set["weakref.ref[Slice]"] = set()
+"""Every slice that lives. The set forgets each by itself, without Python code: a signal
+handler that raised in there would leave one for ever."""
 
 
 class Slice:
     """What ``memory[a:b]`` was cut from."""
 
-    __slots__ = ("parent", "start")
+    __slots__ = ("__weakref__", "parent", "start")
 
     def __init__(self, parent: Memory, start: int) -> None:
         self.parent = parent
         self.start = start
-        _slices.add((id(parent), id(self)))
-
-    def __del__(
-        self,
-        _slices: set[tuple[int, int]] = _slices,  # globals are gone at exit
-    ) -> None:
-        # The parent is alive, so nobody else has its id. One call: finalizers and
-        # threads may come between two.
-        _slices.discard((id(self.parent), id(self)))
+        _slices.add(weakref.ref(self, _slices.discard))
 
 
 def has_slices(memory: Memory) -> bool:
     """Return whether any slice of the memory lives."""
-    return any(parent == id(memory) for parent, _ in list(_slices))
+    return any(
+        (part := reference()) is not None and part.parent is memory
+        for reference in list(_slices)
+    )
 
 
 class Place(NamedTuple):
@@ -51,14 +48,26 @@ def locate(memory: Memory, use: str) -> Place:
 
     Raises:
         FreedMemoryError: It was freed; ``use`` is what the caller wanted to do.
+        ValueError: It is a slice of what was resized while it was cut.
     """
     placed = memory._place()
     if placed is not None:
         return Place(placed[0], placed[1])
-    if isinstance(memory._root, Slice):
-        arena, offset = locate(memory._root.parent, use)
-        return Place(arena, offset + memory._root.start)
+    part = memory._root
+    if isinstance(part, Slice):
+        arena, offset = locate(part.parent, use)
+        check_inside(memory, part.start, part.parent._nbytes)
+        return Place(arena, offset + part.start)
     raise FreedMemoryError(memory._pool.device, memory._nbytes, use)
+
+
+def check_inside(memory: Memory, start: int, nbytes: int) -> None:
+    """Raise for a slice that ends beyond its memory."""
+    if start + memory._nbytes > nbytes:
+        raise ValueError(
+            f"{memory._pool.device}: a slice ends at byte {start + memory._nbytes}, and"
+            f" its memory was resized to {nbytes} bytes while it was cut; cut another"
+        )
 
 
 class Part(NamedTuple):
@@ -70,6 +79,8 @@ class Part(NamedTuple):
     reservation: Reservation
     offset: int
     nbytes: int
+    kept: object = None
+    """What keeps the block until the copy is done, whatever is freed meanwhile."""
 
     def cut(self, start: int, stop: int) -> "Part":
         """Return a part of it."""
@@ -92,7 +103,7 @@ def reserved_place(arena: HotArena, offset: int) -> tuple[Reservation, int]:
 def is_plain_host(memory: Memory) -> bool:
     """Return whether the CPU, and no queued work, reads and writes a memory."""
     value: int = memory._pool.capabilities._value_
-    return value & _HOST_OR_STREAMS == _HOST
+    return value & _HOST_OR_STREAMS == HOST
 
 
 def host_address(memory: Memory, use: str) -> int:
@@ -105,7 +116,7 @@ def host_address(memory: Memory, use: str) -> int:
     arena, offset = locate(memory, use) if placed is None else placed[:2]
     if arena is None:
         return 0
-    if not memory._pool.capabilities._value_ & _HOST:
+    if not memory._pool.capabilities._value_ & HOST:
         raise MissingCapabilityError(
             memory._pool.device,
             f"host access, which {use} needs",

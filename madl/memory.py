@@ -13,6 +13,7 @@ from madl.backends.protocol import Capability
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.exchange import cuda_array_interface, dlpack, dlpack_device
 from madl.foreign import is_on_device
+from madl.holding import Held
 from madl.hotpath import Memory
 from madl.location import (
     Slice,
@@ -24,7 +25,7 @@ from madl.location import (
 )
 from madl.sizes import parse_nbytes
 from madl.transfer import bytes_of
-from madl.views import array_interface, as_array, detach_root, has_views, view
+from madl.views import array_interface, as_array, has_views, view
 
 # Of the flag's value: an & of two flags costs more than a view.
 _VIEW = Capability.VIEW._value_
@@ -174,12 +175,13 @@ def fill(memory: Memory, value: int) -> None:
     byte = value if type(value) is int else _index(value)
     if not 0 <= byte <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
-    if is_plain_host(memory) or not _can(memory, Capability.FILL):
-        host = host_address(memory, "fill()")
-        if host:
-            ctypes.memset(host, byte, memory._nbytes)
-    elif locate(memory, "fill()").arena is not None:
-        transfer.fill(memory, byte)
+    with Held(memory, "fill()"):
+        if is_plain_host(memory) or not _can(memory, Capability.FILL):
+            host = host_address(memory, "fill()")
+            if host:
+                ctypes.memset(host, byte, memory._nbytes)
+        elif locate(memory, "fill()").arena is not None and memory._nbytes:
+            transfer.fill(memory, byte)
 
 
 def _index(value: Any) -> int:  # noqa: ANN401  # whatever a user passes
@@ -197,28 +199,31 @@ def _can(memory: Memory, capability: Capability) -> bool:
 def resize(memory: Memory, nbytes: int | str) -> None:
     """Move the content to a new block of ``nbytes``; both are live meanwhile."""
     wanted = parse_nbytes(nbytes)
-    kept = min(wanted, memory._nbytes)
     locate(memory, "resize()")
     _refuse_to_move(memory)
-    detach_root(memory)
     copies = not is_plain_host(memory) and _can(memory, Capability.COPY)
-    if kept and not copies:
+    if wanted and memory._nbytes and not copies:
         host_address(memory, "resize()")
     moved = memory._pool.allocate(wanted, tag=tag(memory))
     try:
         # Again: a reclaimer may have looked at the memory by now, or freed it.
         locate(memory, "resize()")
         _refuse_to_move(memory)
-        detach_root(memory)
-        if kept and copies:
-            transfer.copy_block(moved, memory, kept)
-        elif kept:
-            source = host_address(memory, "resize()")
-            ctypes.memmove(host_address(moved, "resize()"), source, kept)
+        with Held(memory, "resize()"):
+            arena, offset = locate(memory, "resize()")
+            kept = min(wanted, memory._nbytes)
+            if kept and copies:
+                transfer.copy_block(moved, memory, kept)
+            elif kept:
+                source = host_address(memory, "resize()")
+                ctypes.memmove(host_address(moved, "resize()"), source, kept)
+        # Not where it was freed, moved or looked at since.
+        if not memory._exchange(moved, arena, offset):
+            locate(memory, "resize()")
+            raise _somebody_looks(memory)
     except BaseException:
         moved.free()
         raise
-    memory._exchange(moved)
     moved.free()
 
 
@@ -230,10 +235,14 @@ def _refuse_to_move(memory: Memory) -> None:
             "resized; cut another, or resize the memory that it was cut from"
         )
     if has_slices(memory) or has_views(memory):
-        raise ValueError(
-            f"{memory._pool.device}: memory of {memory._nbytes} bytes cannot be "
-            "resized while arrays, memoryviews or slices of it live; drop them first"
-        )
+        raise _somebody_looks(memory)
+
+
+def _somebody_looks(memory: Memory) -> ValueError:
+    return ValueError(
+        f"{memory._pool.device}: memory of {memory._nbytes} bytes cannot be "
+        "resized while arrays, memoryviews or slices of it live; drop them first"
+    )
 
 
 def record_stream(memory: Memory, stream: object) -> None:

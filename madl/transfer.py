@@ -11,6 +11,7 @@ from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.errors import MissingCapabilityError
 from madl.foreign import Foreign, is_on_device, part_of_array
+from madl.holding import hold
 from madl.hostbytes import bytes_of_array
 from madl.hotpath import Memory
 from madl.location import Part, is_plain_host, locate, reserved_place
@@ -106,14 +107,11 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
 
 
 def _part(memory: Memory, use: str) -> Part:
+    kept = hold(memory, use)  # first: from now on it stays where it is
     arena, offset = locate(memory, use)
     assert arena is not None, "only memory without bytes has no arena"
-    return Part(
-        memory,
-        memory._pool._backend,
-        *reserved_place(arena, offset),
-        memory._nbytes,
-    )
+    backend, place = memory._pool._backend, reserved_place(arena, offset)
+    return Part(memory, backend, *place, memory._nbytes, kept)
 
 
 def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # noqa: ANN401  # any buffer, Memory or side

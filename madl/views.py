@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from madl.hotpath import Memory, Root
 from madl.hotpath.shared import cold, known_dtypes
-from madl.location import Slice, host_address
+from madl.location import Slice, check_inside, host_address
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,29 +36,45 @@ _REFERENCES_WITHOUT_VIEWS = _references(_Unviewed())
 
 def view(memory: Memory) -> memoryview:
     """Return a writable view of the bytes, whose root keeps the block live."""
-    if isinstance(memory._root, Slice):
-        start = memory._root.start
-        return view(memory._root.parent)[start : start + memory._nbytes]
-    root = _root_of(memory)
+    part = memory._root
+    if isinstance(part, Slice):
+        root = root_of(part.parent)
+        check_inside(memory, part.start, 0 if root is None else root.nbytes)
+        whole = _view_over(root)
+        return whole[part.start : part.start + memory._nbytes]
+    return _view_over(root_of(memory))
+
+
+def _view_over(root: Root | None) -> memoryview:
     return memoryview(bytearray()) if root is None else root.view()
 
 
-def _root_of(memory: Memory) -> Root | None:
+def root_of(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
-    if memory._root is None or not memory._root.nbytes:  # one that shows nothing
-        host = host_address(memory, "a view")
+    root: Root | None = memory._root
+    if root is None or not root.nbytes:  # one that shows nothing
+        root = _new_root(memory, "a view")
+        watch = memory._watch()
+        if root is not None and watch is not None:
+            watch.is_viewed = True
+    return root
+
+
+def _new_root(memory: Memory, use: str) -> Root | None:
+    """Return a root that shows the bytes, or that of who was quicker."""
+    root = None
+    while root is None:
+        host = host_address(memory, use)
         if host == 0:
             return None
-        if memory._nbytes > sys.maxsize:  # half of the addresses, with 32 bits
+        nbytes = memory._nbytes
+        if nbytes > sys.maxsize:  # half of the addresses, with 32 bits
             raise OverflowError(
                 f"a view has at most {sys.maxsize} bytes, the memory has "
-                f"{memory._nbytes}; allocate it in two parts"
+                f"{nbytes}; allocate it in two parts"
             )
-        memory._keep_by(Root.over(host, memory._nbytes))
-        watch = memory._watch()
-        if watch is not None:
-            watch.is_viewed = True
-    root: Root = memory._root
+        # Not where it was freed or moved since: then again.
+        root = memory._keep_by(Root.over(host, nbytes))
     return root
 
 
@@ -67,13 +83,6 @@ def has_views(memory: Memory) -> bool:
     return memory._root is not None and (
         _references(memory) > _REFERENCES_WITHOUT_VIEWS
     )
-
-
-def detach_root(memory: Memory) -> None:
-    """Make the handle the block's only keeper again; no view lives."""
-    if memory._root is not None:
-        memory._root.keeper._forget_block()
-        memory._root = None
 
 
 def array_interface(memory: Memory) -> dict[str, Any]:
@@ -90,16 +99,19 @@ def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]": 
     """Return a NumPy array over the memory, without a copy."""
     array = None
     if not isinstance(memory._root, Slice):
-        array = _array_at_once(_root_of(memory), memory._nbytes, dtype, shape)
+        array = _array_at_once(memory, dtype, shape)
     return _array_with_care(memory, dtype, shape) if array is None else array
 
 
-def _array_at_once(root: Root | None, nbytes: int, dtype: Any, shape: Any) -> Any:  # noqa: ANN401  # what NumPy takes
+def _array_at_once(memory: Memory, dtype: Any, shape: Any) -> Any:  # noqa: ANN401  # what NumPy takes
     """Return an array of a known data type; ``None`` leaves it to the longer way."""
     try:
         element = known_dtypes[dtype]
+        root = root_of(memory)  # only now: a data type's hash may free the memory
+        if root is None:
+            return None
         if shape is None:
-            shape, rest = divmod(nbytes, element.itemsize)
+            shape, rest = divmod(root.nbytes, element.itemsize)
             if rest:
                 return None
         elif type(shape) is not tuple or len(shape) == 1:
@@ -110,7 +122,7 @@ def _array_at_once(root: Root | None, nbytes: int, dtype: Any, shape: Any) -> An
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
     # To NumPy, the buffer of an interpreted root has no end.
-    return array if root is not None and array.nbytes <= nbytes else None
+    return array if array.nbytes <= root.nbytes else None
 
 
 def _array_with_care(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes

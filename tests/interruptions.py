@@ -28,10 +28,11 @@ class Interruption(BaseException):
 
 
 class _Countdown:
-    """Raises once, at the n-th moment."""
+    """Does something once, at the n-th moment."""
 
-    def __init__(self, moments: int) -> None:
+    def __init__(self, moments: int, do: Callable[[], object]) -> None:
         self.left = moments
+        self._do = do
         self._last: dict[FrameType, int] = {}
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:  # noqa: ANN401  # as sys.settrace has it
@@ -59,7 +60,32 @@ class _Countdown:
     def look(self) -> None:
         self.left -= 1
         if self.left == 0:
-            raise Interruption
+            self._do()
+
+
+def _raise() -> None:
+    raise Interruption
+
+
+def happens_inside(
+    act: Callable[[], object], moments: int, happen: Callable[[], object]
+) -> bool:
+    """Call ``act``, and ``happen`` at the given moment of it, as a handler would.
+
+    Return whether it came so far.
+    """
+
+    def happen_untraced() -> None:
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            happen()
+        finally:
+            sys.settrace(tracer)
+
+    countdown = _Countdown(moments, happen_untraced)
+    _run(_Traced(countdown, act, lambda: None))
+    return countdown.left <= 0
 
 
 class _Handling(_Countdown):
@@ -103,12 +129,8 @@ def is_interrupted(
     was in hand. All of it runs in a thread that ends: Python 3.11 loses count of the
     errors that a thread handles when a trace function raises another one.
     """
-    countdown = _Countdown(moments)
-    thread = _Traced(countdown, act, meanwhile)
-    thread.start()
-    thread.join()
-    if thread.error is not None:
-        raise thread.error
+    countdown = _Countdown(moments, _raise)
+    _run(_Traced(countdown, act, meanwhile))
     return countdown.left <= 0
 
 
@@ -148,3 +170,10 @@ class _Traced(threading.Thread):
             self._meanwhile()
         except BaseException as error:
             self.error = error
+
+
+def _run(thread: _Traced) -> None:
+    thread.start()
+    thread.join()
+    if thread.error is not None:
+        raise thread.error

@@ -33,6 +33,7 @@ SUITES = [
             "pool",
             "pool_limits",
             "accounting",
+            "meanwhile",
         )
     ),
     *(
@@ -358,6 +359,36 @@ MUTATIONS = [
         "self._growth.let_go()  # again",
         "pass  # again",
         "memory is given back while it is being wiped",
+    ),
+    Mutation(
+        "hotpath/interpreted_keeping.py",
+        "if keeper._root.references > _REFERENCES_WITHOUT_VIEWS:",
+        "if False:",
+        "a resize takes the block from under a view made meanwhile",
+    ),
+    Mutation(
+        "hotpath/interpreted_keeping.py",
+        "        if nbytes:",
+        "        if False:",
+        "a view shows a block that was moved while it was made",
+    ),
+    Mutation(
+        "memory.py",
+        'with Held(memory, "fill()"):',
+        "if True:",
+        "a fill writes to a block that was freed meanwhile",
+    ),
+    Mutation(
+        "transfer.py",
+        "kept = hold(memory, use)  # first",
+        "kept = None  # first",
+        "a device's copy reads or writes a block that was freed meanwhile",
+    ),
+    Mutation(
+        "location.py",
+        "check_inside(memory, part.start, part.parent._nbytes)",
+        "pass",
+        "a slice reaches beyond its memory, which was resized while it was cut",
     ),
 ]
 

@@ -25,6 +25,13 @@ cdef class Memory:
     cdef Block* block
     cdef word size
 
+    @cython.final
+    cdef bint is_shown_by(self, Root root) noexcept
+    @cython.final
+    cdef bint take_root(self, PyObject** root) noexcept
+    @cython.final
+    cdef PyObject* new_reference_to_root(self) noexcept
+
 @cython.final
 @cython.no_gc
 cdef class Root:

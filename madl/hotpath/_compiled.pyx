@@ -63,6 +63,7 @@ from madl.hotpath.shared import (
 )
 
 cdef extern from *:
+    Py_ssize_t Py_REFCNT(PyObject* value)
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
@@ -244,17 +245,23 @@ cdef class Memory:
         Complexity: O(1). Thread-safe; takes no lock and never calls the device.
         """
         cdef Block* block = NULL
+        cdef PyObject* root = NULL
         if self.block is not NULL:
             enter(&(<HotPool>self.owner).bins)  # two threads may free the same handle
             block = self.block
             self.block = NULL
+            if block is not NULL:
+                root = self.root
+                self.root = NULL
             leave(&(<HotPool>self.owner).bins)
         if block is NULL:
             raise cold["refuse_free"](self)
-        if self.root is NULL:
+        if root is NULL:
             (<HotPool>self.owner).take_back(block)
         else:
-            self._root = None
+            kept = owned(root)
+            if block.watch is not NULL:
+                (<object>block.watch).is_viewed = True
 
     def __dealloc__(self):
         if self.block is not NULL and self.root is NULL:
@@ -286,16 +293,66 @@ cdef class Memory:
         return <object>self.block.watch
 
     def _keep_by(self, Root root):
-        """Let a root hold the block through a keeper of its own; the first wins."""
+        """Let a root hold the block through a keeper of its own; the first wins.
+
+        Returns:
+            The one that holds it; ``None`` where the handle has no block any more, or
+            another one than the root shows.
+        """
         cdef HotPool owner = <HotPool>self.owner
         cdef Memory keeper = owner.handle(NULL, self.size)
+        cdef PyObject* kept = NULL
         root.keeper = keeper
         enter(&owner.bins)
-        if self.root is NULL:
-            keeper.block = self.block
-            Py_INCREF(root)
-            self.root = <PyObject*>root
+        if self.block is not NULL and self.is_shown_by(root):
+            if self.root is NULL:
+                keeper.block = self.block
+                Py_INCREF(root)
+                self.root = <PyObject*>root
+            kept = self.root
+            Py_INCREF(<object>kept)
         leave(&owner.bins)
+        return owned(kept)
+
+    @cython.final
+    cdef bint is_shown_by(self, Root root) noexcept:
+        """Return whether a root has the block's address and size, or shows nothing."""
+        cdef HotArena arena
+        if root.nbytes == 0:
+            return True
+        if self.block.arena is NULL or root.nbytes != self.size:
+            return False
+        arena = <HotArena>self.block.arena
+        return <uintptr_t>root.address == <uintptr_t>(
+            arena.base + <unsigned long long>offset_of(self.block)
+        )
+
+    def _detach(self):
+        """Make the handle the block's only keeper again, unless somebody has a view.
+
+        Returns:
+            Whether it is.
+        """
+        cdef HotPool owner = <HotPool>self.owner
+        cdef PyObject* root = NULL
+        cdef bint is_alone
+        enter(&owner.bins)
+        is_alone = self.take_root(&root)
+        leave(&owner.bins)
+        Py_XDECREF(root)
+        return is_alone
+
+    @cython.final
+    cdef bint take_root(self, PyObject** root) noexcept:
+        """Take a root that nobody else refers to, and let it keep nothing."""
+        if self.root is NULL:
+            return True
+        if type(<object>self.root) is not Root or Py_REFCNT(self.root) > 1:
+            return False
+        root[0] = self.root
+        self.root = NULL
+        (<Root>root[0]).keeper.block = NULL
+        return True
 
     def _unbin(self):
         """Let the block go to no bin when it is freed, but wait to be taken back."""
@@ -305,29 +362,51 @@ cdef class Memory:
             self.block.offset_and_flags |= UNBINNED
         leave(&owner.bins)
 
-    def _forget_block(self):
-        """Keep the block no longer, without freeing it."""
-        self.block = NULL
+    def _exchange(self, Memory other, arena, word offset):
+        """Swap blocks and sizes with another handle of the same pool.
 
-    def _exchange(self, Memory other):
-        """Swap blocks and sizes with another handle of the same pool."""
-        self.block, other.block = other.block, self.block
-        self.owner, other.owner = other.owner, self.owner  # a lane may have been merged
-        self.size, other.size = other.size, self.size
+        Returns:
+            Whether it was done: not while somebody has a view, nor where the block lies
+            elsewhere by now, or was freed.
+        """
+        cdef HotPool owner = <HotPool>self.owner
+        cdef PyObject* place = NULL if arena is None else <PyObject*>arena
+        cdef PyObject* root = NULL
+        cdef PyObject* other_root = NULL
+        cdef bint is_there
+        enter(&owner.bins)
+        is_there = (
+            self.block is not NULL
+            and self.block.arena is place
+            and offset_of(self.block) == offset
+            and other.take_root(&other_root)
+            and self.take_root(&root)
+        )
+        if is_there:
+            self.block, other.block = other.block, self.block
+            # A lane may have been merged by now.
+            self.owner, other.owner = other.owner, self.owner
+            self.size, other.size = other.size, self.size
+        leave(&owner.bins)
+        Py_XDECREF(root)
+        Py_XDECREF(other_root)
+        return is_there
+
+    @cython.final
+    cdef PyObject* new_reference_to_root(self) noexcept:
+        """Return the root, or NULL; another thread may be about to drop it."""
+        cdef PyObject* root
+        if self.root is NULL:
+            return NULL
+        enter(&(<HotPool>self.owner).bins)
+        root = self.root
+        Py_XINCREF(root)
+        leave(&(<HotPool>self.owner).bins)
+        return root
 
     @property
     def _root(self):
-        return None if self.root is NULL else <object>self.root
-
-    @_root.setter
-    def _root(self, value):
-        cdef PyObject* old = self.root
-        if value is None:
-            self.root = NULL
-        else:
-            Py_INCREF(value)
-            self.root = <PyObject*>value
-        Py_XDECREF(old)
+        return owned(self.new_reference_to_root())
 
     @property
     def _pool(self):
@@ -494,23 +573,38 @@ cdef class Memory:
         return cold["repr"](self)
 
 
+cdef object owned(PyObject* reference):
+    """Return what a new reference refers to; ``None`` for NULL."""
+    if reference is NULL:
+        return None
+    made = <object>reference
+    Py_DECREF(made)
+    return made
+
+
 cdef object array_at_once(Memory memory, dtype, shape):
     """Return an array of a known data type; ``None`` leaves it to the longer way."""
+    cdef Root root
     if memory.root is NULL or type(<object>memory.root) is not Root:
-        return None
-    if (<Root>memory.root).nbytes == 0:  # NumPy would take memory of its own
         return None
     try:
         element = known_dtypes[dtype]
+        # Only now: a data type's hash may free the memory.
+        kept = owned(memory.new_reference_to_root())
+        if kept is None:
+            return None
+        root = <Root>kept
+        if root.nbytes == 0:  # NumPy would take memory of its own
+            return None
         if shape is None:
-            shape, rest = divmod(memory.size, <word>element.itemsize)
+            shape, rest = divmod(root.nbytes, <word>element.itemsize)
             if rest:
                 return None
         elif type(shape) is not tuple or len(shape) == 1:
             length = shape[0] if type(shape) is tuple else shape
             if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
                 return None
-        return cold["ndarray"](shape, element, <object>memory.root)
+        return cold["ndarray"](shape, element, root)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
 
@@ -769,7 +863,9 @@ cdef class HotPool:
     def _slice_of(self, root, word nbytes):
         """Return a handle without a block, whose root is what it was cut from."""
         cdef Memory memory = self.handle(NULL, nbytes)
-        memory._root = root
+        if root is not None:
+            Py_INCREF(root)
+            memory.root = <PyObject*>root
         return memory
 
     def _miss(self, word nbytes):

@@ -4,8 +4,6 @@ Lists stay atomic there, but ``+=`` does not. So whatever counts, or tests befor
 acts, holds a lock for that moment; nothing waits for anything else while it does.
 """
 
-from typing import Any
-
 from madl.hotpath import interpreted_pool
 from madl.hotpath.counting import counting
 from madl.hotpath.interpreted_bins import LastFrees
@@ -13,6 +11,7 @@ from madl.hotpath.interpreted_block import Block
 from madl.hotpath.interpreted_hands import has_block_in_hand
 from madl.hotpath.interpreted_memory import Memory
 from madl.hotpath.interpreted_pool import HotPool
+from madl.hotpath.interpreted_root import Root
 from madl.hotpath.interpreted_wiping import WipedReturns
 from madl.hotpath.shared import BlockState, HotArena, cold
 
@@ -22,6 +21,9 @@ _plain_block_states = HotPool._block_states
 _plain_gather_lost = HotPool._gather_lost
 _plain_recount = HotPool._recount
 _plain_return_every_free = HotPool._return_every_free
+_plain_keep_by = Memory._keep_by
+_plain_detach = Memory._detach
+_plain_exchange = Memory._exchange
 _plain_change_watch_count = interpreted_pool.change_watch_count
 
 
@@ -114,6 +116,8 @@ def _free(self: Memory) -> None:
         raise cold["refuse_free"](self)
     if root is None:
         _take_back(self, block)
+    elif block.watch is not None:
+        block.watch.is_viewed = True
 
 
 @has_block_in_hand
@@ -146,12 +150,19 @@ def _take_back(memory: Memory, block: Block, *, is_dropped: bool = False) -> Non
             memory._pool._freed_after_close()
 
 
-def _keep_by(self: Memory, root: Any) -> None:  # noqa: ANN401  # see Memory._root
-    keeper = root.keeper = self._pool._slice_of(None, self._nbytes)
+def _keep_by(self: Memory, root: Root) -> Root | None:
     with counting:
-        if self._root is None:
-            keeper._block = self._block
-            self._root = root
+        return _plain_keep_by(self, root)
+
+
+def _detach(self: Memory) -> bool:
+    with counting:
+        return _plain_detach(self)
+
+
+def _exchange(self: Memory, other: Memory, arena: HotArena | None, offset: int) -> bool:
+    with counting:
+        return _plain_exchange(self, other, arena, offset)
 
 
 def install() -> None:
@@ -173,6 +184,8 @@ def install() -> None:
         "free": _free,
         "__del__": _finalize,
         "_keep_by": _keep_by,
+        "_detach": _detach,
+        "_exchange": _exchange,
     }.items():
         method.__doc__ = getattr(Memory, name).__doc__
         setattr(Memory, name, method)

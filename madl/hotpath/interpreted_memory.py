@@ -8,8 +8,9 @@ import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from madl.hotpath.interpreted_block import Block, tell_watch
+from madl.hotpath.interpreted_block import tell_watch
 from madl.hotpath.interpreted_hands import has_block_in_hand
+from madl.hotpath.interpreted_keeping import Keeping
 from madl.hotpath.shared import HotArena, Watch, cold
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class _MadeByPools(type):
         raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
 
 
-class Memory(metaclass=_MadeByPools):
+class Memory(Keeping, metaclass=_MadeByPools):
     """A piece of device memory, held until ``free()`` or until it is dropped.
 
     Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
@@ -35,13 +36,7 @@ class Memory(metaclass=_MadeByPools):
     threads must not free, resize or write the same one at once.
     """
 
-    __slots__ = ("_block", "_nbytes", "_pool", "_root")
-
-    _pool: Any  # the HotPool, which is not known here
-    _block: Block | None
-    _nbytes: int
-    # None, or what keeps the block for views and slices: see memory.py.
-    _root: Any
+    __slots__ = ()
 
     @has_block_in_hand
     def free(self) -> None:
@@ -61,8 +56,11 @@ class Memory(metaclass=_MadeByPools):
         if block is None:
             raise cold["refuse_free"](self)
         self._block = None
-        if self._root is not None:
+        kept = self._root
+        if kept is not None:
             self._root = None
+            if block.watch is not None:
+                block.watch.is_viewed = True
             return
         self._pool._account.total += block.refund
         block.refund = 0
@@ -104,30 +102,11 @@ class Memory(metaclass=_MadeByPools):
     def _watch(self) -> Watch | None:
         return None if self._block is None else self._block.watch
 
-    def _keep_by(self, root: Any) -> None:  # noqa: ANN401  # see _root
-        """Let a root hold the block through a keeper of its own; the first wins."""
-        root.keeper = self._pool._slice_of(None, self._nbytes)
-        # Two roots would give the block back twice. Nothing is called in between, so
-        # no other thread and no signal handler comes in.
-        if self._root is None:
-            root.keeper._block = self._block
-            self._root = root
-
     def _unbin(self) -> None:
         """Let the block go to no bin when it is freed, but wait to be taken back."""
         block = self._block
         if block is not None:
             self._pool._unbin_block(block)
-
-    def _forget_block(self) -> None:
-        """Keep the block no longer, without freeing it."""
-        self._block = None
-
-    def _exchange(self, other: "Memory") -> None:
-        """Swap blocks and sizes with another handle of the same pool."""
-        self._block, other._block = other._block, self._block
-        self._pool, other._pool = other._pool, self._pool  # a lane may be merged by now
-        self._nbytes, other._nbytes = other._nbytes, self._nbytes
 
     def __enter__(self) -> Self:
         return self

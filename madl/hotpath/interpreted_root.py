@@ -4,6 +4,7 @@ import ctypes
 import sys
 from typing import Self
 
+from madl.hotpath.interpreted_keeping import references
 from madl.hotpath.interpreted_memory import Memory
 
 _WIDEST = ctypes.c_ubyte * sys.maxsize
@@ -14,12 +15,15 @@ class Root(_WIDEST):  # type: ignore[misc,valid-type]  # ctypes array types are 
     """The end of every view's chain of owners; it keeps the block until it ends."""
 
     keeper: Memory
+    address: int
     nbytes: int
+    references = references
 
     @classmethod
     def over(cls, address: int, nbytes: int) -> Self:
         """Return a root without a keeper yet."""
         root = cls.from_address(address)
+        root.address = address
         root.nbytes = nbytes
         # Let it end with its last view only: the collector ends the objects of a cycle
         # one by one, in any order, while those that it has not come to yet may still

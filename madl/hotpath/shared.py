@@ -43,7 +43,7 @@ class Watch:
     tag: str | None = None
     stack: Stack = ()
     is_viewed = False
-    """Whether arrays or memoryviews of the block were made."""
+    """Whether somebody else may keep the block, so that a drop is no missing free."""
 
     def dropped(self) -> None:
         """Take note of the free of a handle that nobody has any more."""

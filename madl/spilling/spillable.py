@@ -10,7 +10,7 @@ from madl.location import has_slices, is_plain_host
 from madl.pool import Pool
 from madl.spilling.copies import Copy, FileCopy, HostCopy
 from madl.spilling.queue import queue_of
-from madl.views import detach_root, has_views
+from madl.views import has_views
 
 PLACES = ("host", "file")
 
@@ -160,10 +160,9 @@ class Spillable:
             self._copy = FileCopy(memory, self._directory)
         self._memory = None
         capacity = memory.capacity
-        if not has_views(memory):
-            # Without an interpreter lock, what another thread made for its views ends
-            # when that thread gets to it, and the block would be live until then.
-            detach_root(memory)
+        # Without an interpreter lock, what another thread made for its views ends when
+        # that thread gets to it, and the block would be live until then.
+        memory._detach()
         memory.free()
         return capacity
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from madl import Memory, Pool
+from madl import FreedMemoryError, Memory, Pool
 from madl.hotpath import IS_COMPILED
 
 View = Callable[[Memory], object]
@@ -360,3 +360,31 @@ def test_a_view_in_a_cycle_is_collected(pool: Pool) -> None:
     gc.collect()
 
     assert pool.stats().live_nbytes == 0
+
+
+@pytest.mark.parametrize("had_views", [True, False])
+def test_a_data_type_may_free_the_memory(pool: Pool, had_views: bool) -> None:
+    memory = pool.allocate(64)
+    pool.allocate(64).as_array("uint8")  # its name is known now
+    if had_views:
+        memory.as_array("uint8")
+
+    class Freeing(str):
+        def __eq__(self, other: object) -> bool:
+            return str(self) == other
+
+        def __hash__(self) -> int:
+            if not memory.is_freed:
+                memory.free()
+            return hash("uint8")
+
+    with pytest.raises(FreedMemoryError):
+        memory.as_array(Freeing("uint8"))
+
+
+def test_a_fill_leaves_nothing_that_defers_a_free(pool: Pool) -> None:
+    memory = pool.allocate(64)
+
+    memory.fill(7)
+
+    assert memory._root is None
