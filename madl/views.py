@@ -110,8 +110,9 @@ def _array_at_once(memory: Memory, dtype: Any, shape: Any) -> Any:  # noqa: ANN4
         root = root_of(memory)  # only now: a data type's hash may free the memory
         if root is None:
             return None
+        nbytes = root.nbytes
         if shape is None:
-            shape, rest = divmod(root.nbytes, element.itemsize)
+            shape, rest = divmod(nbytes, element.itemsize)
             if rest:
                 return None
         elif type(shape) is not tuple or len(shape) == 1:
@@ -122,7 +123,7 @@ def _array_at_once(memory: Memory, dtype: Any, shape: Any) -> Any:  # noqa: ANN4
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
     # To NumPy, the buffer of an interpreted root has no end.
-    return array if array.nbytes <= root.nbytes else None
+    return array if array.nbytes <= nbytes else None
 
 
 def _array_with_care(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes

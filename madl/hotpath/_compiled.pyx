@@ -584,16 +584,18 @@ cdef object owned(PyObject* reference):
 
 cdef object array_at_once(Memory memory, dtype, shape):
     """Return an array of a known data type; ``None`` leaves it to the longer way."""
+    cdef PyObject* reference
     cdef Root root
     if memory.root is NULL or type(<object>memory.root) is not Root:
         return None
     try:
         element = known_dtypes[dtype]
         # Only now: a data type's hash may free the memory.
-        kept = owned(memory.new_reference_to_root())
-        if kept is None:
+        reference = memory.new_reference_to_root()
+        if reference is NULL:
             return None
-        root = <Root>kept
+        root = <Root>reference
+        Py_DECREF(root)
         if root.nbytes == 0:  # NumPy would take memory of its own
             return None
         if shape is None:
