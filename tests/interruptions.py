@@ -67,40 +67,6 @@ def _raise() -> None:
     raise Interruption
 
 
-def happens_inside(
-    act: Callable[[], object], moments: int, happen: Callable[[], object]
-) -> bool:
-    """Call ``act``, and ``happen`` at the given moment of it, as a handler would.
-
-    Return whether it came so far.
-    """
-
-    def happen_untraced() -> None:
-        tracer = sys.gettrace()
-        sys.settrace(None)
-        try:
-            happen()
-        finally:
-            sys.settrace(tracer)
-
-    countdown = _Countdown(moments, happen_untraced)
-    _run(_Traced(countdown, act, lambda: None))
-    return countdown.left <= 0
-
-
-class _Handling(_Countdown):
-    """Calls a handler once instead, and goes on."""
-
-    def __init__(self, moments: int, handler: Callable[[], object]) -> None:
-        super().__init__(moments)
-        self._handler = handler
-
-    def look(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self._handler()
-
-
 def comes_between(
     act: Callable[[], object], moments: int, handler: Callable[[], object]
 ) -> bool:
@@ -108,7 +74,7 @@ def comes_between(
 
     Return whether it came so far.
     """
-    countdown = _Handling(moments, handler)
+    countdown = _Countdown(moments, handler)
     before = sys.gettrace()
     sys._getframe().f_trace_opcodes = True  # as for what is interrupted
     sys.settrace(countdown.trace)
