@@ -296,8 +296,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/interpreted_pool.py",
-        "with self._lock:\n                self._lock_holder = ident",
-        "if True:\n                self._lock_holder = ident",
+        "with self._lock:\n                head._lock_holder = ident",
+        "if True:\n                head._lock_holder = ident",
         "a skipped lock: a miss while another thread grows the pool",
     ),
     Mutation(
