@@ -226,6 +226,17 @@ def test_check_sees_a_place_that_belongs_to_nobody(pool: Pool) -> None:
     arena.blocks.free(2048, 512)
 
 
+def test_check_knows_that_what_is_placed_apart_is_placed_without_the_lock(
+    pool: Pool,
+) -> None:
+    arena, _ = pool._growth.apart.place(8192, 0)  # its block is what comes next
+
+    pool.check()
+
+    assert pool.snapshot().arenas[-1].nbytes == arena.nbytes
+    pool._growth.apart.release(arena)
+
+
 def test_whoever_frees_may_wait_for_the_lock_that_check_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
