@@ -32,10 +32,12 @@ if sys.platform == "win32":  # they load modules that are for other systems
     ]
 
 
-def pytest_collection_finish() -> None:
-    """Let no collection look at the tests themselves: they are a large heap.
+@pytest.fixture(scope="module", autouse=True)
+def _no_collection_looks_at_the_tests() -> None:
+    """Leave to the collector what a file makes itself, not all that is there before.
 
-    Pools collect garbage before they refuse anything, some tests hundreds of times.
+    Pools collect garbage before they refuse anything, some tests thousands of times:
+    with the traces that other files keep it would take minutes.
     """
     gc.collect()
     gc.freeze()

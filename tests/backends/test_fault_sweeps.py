@@ -1,8 +1,5 @@
 """Every call to a device fails, in every operation; nothing is lost by it."""
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 
 from madl.backends.cpu import CpuBackend
@@ -67,15 +64,6 @@ FAULTS = {
     "interrupted afterwards": Fault(1, Failure.INTERRUPTED, has_effect=True),
 }
 CASES = cases(DEVICES, OPERATIONS, FAULTS, one_in=5)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _little_to_collect() -> Iterator[None]:
-    """Let the collector, which a pool runs before it gives up, see the pool's only."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(("device", "operation", "fault"), CASES)

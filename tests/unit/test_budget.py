@@ -1,7 +1,6 @@
 """What a pool has committed is counted, whatever comes in the middle of a count."""
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -52,15 +51,6 @@ class Case:
         self.held.clear()
         self.pool.trim()
         assert self.pool.stats().committed_nbytes == shared.committed_nbytes == 0
-
-
-@pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
-    """Let the collector, which a pool that runs out calls, have little to look at."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def every_moment(

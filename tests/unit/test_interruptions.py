@@ -177,13 +177,10 @@ SIMULATED = [
 
 
 @pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
-    """Let the collector, which a pool that runs out calls, have little to look at."""
-    gc.collect()
-    gc.freeze()
+def _nothing_is_left() -> Iterator[None]:
+    """Let what was interrupted end here, and not in another test."""
     yield
-    gc.unfreeze()
-    gc.collect()  # what was interrupted ends here, and not in another test
+    gc.collect()
 
 
 def interrupt_everywhere(
