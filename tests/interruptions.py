@@ -139,7 +139,12 @@ class _Traced(threading.Thread):
 
 
 def _run(thread: _Traced) -> None:
-    thread.start()
-    thread.join()
+    # pytest's hook keeps what a finalizer swallowed, and so what was to be finalized.
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        sys.unraisablehook = before
     if thread.error is not None:
         raise thread.error
