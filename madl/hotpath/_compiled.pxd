@@ -24,13 +24,7 @@ cdef class Memory:
     cdef PyObject* root
     cdef Block* block
     cdef word size
-
-    @cython.final
-    cdef bint is_shown_by(self, Root root) noexcept
-    @cython.final
-    cdef bint take_root(self, PyObject** root) noexcept
-    @cython.final
-    cdef PyObject* new_reference_to_root(self) noexcept
+    # No method in C: a table of them is one more word in every handle.
 
 @cython.final
 @cython.no_gc

@@ -304,7 +304,7 @@ cdef class Memory:
         cdef PyObject* kept = NULL
         root.keeper = keeper
         enter(&owner.bins)
-        if self.block is not NULL and self.is_shown_by(root):
+        if self.block is not NULL and is_shown_by(self, root):
             if self.root is NULL:
                 keeper.block = self.block
                 Py_INCREF(root)
@@ -313,19 +313,6 @@ cdef class Memory:
             Py_INCREF(<object>kept)
         leave(&owner.bins)
         return owned(kept)
-
-    @cython.final
-    cdef bint is_shown_by(self, Root root) noexcept:
-        """Return whether a root has the block's address and size, or shows nothing."""
-        cdef HotArena arena
-        if root.nbytes == 0:
-            return True
-        if self.block.arena is NULL or root.nbytes != self.size:
-            return False
-        arena = <HotArena>self.block.arena
-        return <uintptr_t>root.address == <uintptr_t>(
-            arena.base + <unsigned long long>offset_of(self.block)
-        )
 
     def _detach(self):
         """Make the handle the block's only keeper again, unless somebody has a view.
@@ -337,22 +324,10 @@ cdef class Memory:
         cdef PyObject* root = NULL
         cdef bint is_alone
         enter(&owner.bins)
-        is_alone = self.take_root(&root)
+        is_alone = take_root(self, &root)
         leave(&owner.bins)
         Py_XDECREF(root)
         return is_alone
-
-    @cython.final
-    cdef bint take_root(self, PyObject** root) noexcept:
-        """Take a root that nobody else refers to, and let it keep nothing."""
-        if self.root is NULL:
-            return True
-        if type(<object>self.root) is not Root or Py_REFCNT(self.root) > 1:
-            return False
-        root[0] = self.root
-        self.root = NULL
-        (<Root>root[0]).keeper.block = NULL
-        return True
 
     def _unbin(self):
         """Let the block go to no bin when it is freed, but wait to be taken back."""
@@ -379,8 +354,8 @@ cdef class Memory:
             self.block is not NULL
             and self.block.arena is place
             and offset_of(self.block) == offset
-            and other.take_root(&other_root)
-            and self.take_root(&root)
+            and take_root(other, &other_root)
+            and take_root(self, &root)
         )
         if is_there:
             self.block, other.block = other.block, self.block
@@ -392,21 +367,9 @@ cdef class Memory:
         Py_XDECREF(other_root)
         return is_there
 
-    @cython.final
-    cdef PyObject* new_reference_to_root(self) noexcept:
-        """Return the root, or NULL; another thread may be about to drop it."""
-        cdef PyObject* root
-        if self.root is NULL:
-            return NULL
-        enter(&(<HotPool>self.owner).bins)
-        root = self.root
-        Py_XINCREF(root)
-        leave(&(<HotPool>self.owner).bins)
-        return root
-
     @property
     def _root(self):
-        return owned(self.new_reference_to_root())
+        return owned(new_reference_to_root(self))
 
     @property
     def _pool(self):
@@ -573,6 +536,43 @@ cdef class Memory:
         return cold["repr"](self)
 
 
+cdef bint is_shown_by(Memory memory, Root root) noexcept:
+    """Return whether a root has the block's address and size, or shows nothing."""
+    cdef HotArena arena
+    if root.nbytes == 0:
+        return True
+    if memory.block.arena is NULL or root.nbytes != memory.size:
+        return False
+    arena = <HotArena>memory.block.arena
+    return <uintptr_t>root.address == <uintptr_t>(
+        arena.base + <unsigned long long>offset_of(memory.block)
+    )
+
+
+cdef bint take_root(Memory memory, PyObject** root) noexcept:
+    """Take a root that nobody else refers to, and let it keep nothing."""
+    if memory.root is NULL:
+        return True
+    if type(<object>memory.root) is not Root or Py_REFCNT(memory.root) > 1:
+        return False
+    root[0] = memory.root
+    memory.root = NULL
+    (<Root>root[0]).keeper.block = NULL
+    return True
+
+
+cdef PyObject* new_reference_to_root(Memory memory) noexcept:
+    """Return the root, or NULL; another thread may be about to drop it."""
+    cdef PyObject* root
+    if memory.root is NULL:
+        return NULL
+    enter(&(<HotPool>memory.owner).bins)
+    root = memory.root
+    Py_XINCREF(root)
+    leave(&(<HotPool>memory.owner).bins)
+    return root
+
+
 cdef object owned(PyObject* reference):
     """Return what a new reference refers to; ``None`` for NULL."""
     if reference is NULL:
@@ -591,7 +591,7 @@ cdef object array_at_once(Memory memory, dtype, shape):
     try:
         element = known_dtypes[dtype]
         # Only now: a data type's hash may free the memory.
-        reference = memory.new_reference_to_root()
+        reference = new_reference_to_root(memory)
         if reference is NULL:
             return None
         root = <Root>reference
