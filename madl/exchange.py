@@ -11,7 +11,7 @@ from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from madl.holding import hold
 from madl.hotpath import Memory
-from madl.location import Slice, is_plain_host, locate
+from madl.location import is_plain_host, locate, uncut
 from madl.views import as_array, root_of
 
 CPU = (1, 0)
@@ -105,8 +105,7 @@ def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no typ
 
 def _root_of(memory: Memory) -> object:
     """Return what keeps a block for all views of it, whatever is freed."""
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
+    memory = uncut(memory)
     if Capability.HOST_ACCESS in memory._pool.capabilities:
         return root_of(memory)  # views of the CPU can use it too
     return hold(memory, "__dlpack__()")

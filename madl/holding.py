@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from madl.hotpath import Memory, Root
-from madl.location import HOST, Slice, locate
+from madl.location import HOST, locate, uncut
 
 
 def hold(memory: Memory, use: str) -> Root | None:
@@ -18,10 +18,8 @@ def hold(memory: Memory, use: str) -> Root | None:
     Raises:
         FreedMemoryError: The memory was freed; ``use`` is what the caller wanted to do.
     """
-    root: Root | Slice | None = memory._root
-    while isinstance(root, Slice):
-        memory = root.parent
-        root = memory._root
+    memory = uncut(memory)
+    root: Root | None = memory._root
     while root is None:
         placed = memory._place()
         arena, offset = locate(memory, use) if placed is None else placed[:2]
@@ -42,11 +40,8 @@ class Held:
     __slots__ = ("_memory", "_root", "_was_viewed")
 
     def __init__(self, memory: Memory, use: str) -> None:
-        root: Root | Slice | None = memory._root
-        while isinstance(root, Slice):
-            memory = root.parent
-            root = memory._root
-        self._memory = memory
+        self._memory = memory = uncut(memory)
+        root: Root | None = memory._root
         self._was_viewed = root is not None
         self._root = hold(memory, use) if root is None else root
 

@@ -36,6 +36,15 @@ def has_slices(memory: Memory) -> bool:
     )
 
 
+def uncut(memory: Memory) -> Memory:
+    """Return what a slice was cut from in the end; of any other memory itself."""
+    part = memory._root  # read once: a free in between takes it away
+    while isinstance(part, Slice):
+        memory = part.parent
+        part = memory._root
+    return memory
+
+
 class Place(NamedTuple):
     """Where a memory lies. Without bytes there is no arena."""
 

@@ -22,6 +22,7 @@ from madl.location import (
     is_plain_host,
     locate,
     reserved_place,
+    uncut,
 )
 from madl.sizes import parse_nbytes
 from madl.transfer import bytes_of
@@ -100,9 +101,7 @@ def tag(memory: Memory) -> str | None:
 def stream(memory: Memory) -> object:
     """Return the stream that owns the memory."""
     locate(memory, "stream")
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
-    return memory._pool._stream
+    return uncut(memory)._pool._stream
 
 
 def cut(memory: Memory, part: slice) -> Memory:
@@ -252,8 +251,7 @@ def record_stream(memory: Memory, stream: object) -> None:
         raise MissingCapabilityError(
             memory._pool.device, "streams", f"leave out record_stream({stream!r})"
         )
-    while isinstance(memory._root, Slice):
-        memory = memory._root.parent
+    memory = uncut(memory)
     memory._pool._record_stream(memory, stream)
 
 

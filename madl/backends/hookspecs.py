@@ -41,5 +41,5 @@ def madl_open(device: str) -> Backend | None:
 
     Raises:
         BackendNotFoundError: Its driver is absent or refuses; ``reason`` says so in
-            words. madl puts the kinds that madl knows into the error.
+            words. madl puts the kinds that it knows into the error.
     """
