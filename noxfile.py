@@ -64,7 +64,7 @@ def month(session: nox.Session) -> None:
     number of operations.
     """
     session.install(".", env=COMPILED)
-    session.run("python", "tests/month.py", *session.posargs)
+    session.run("python", "-m", "tests.month", *session.posargs)
 
 
 @nox.session

@@ -16,8 +16,10 @@ WISH = os.environ.get("MADL_COMPILE", "")
 # A .py is compiled once a .pxd beside it gives C types to what it calls an int.
 CORE = ("skiplist", "pages", "first_fit")
 SOURCES = [f"madl/core/{name}.py" for name in CORE]
-HOTPATH = ("_compiled", "_device", "_journal", "_native", "_numpy")
-SOURCES += [f"madl/hotpath/{name}.pyx" for name in HOTPATH]
+SOURCES += [f"madl/hotpath/{name}.pyx" for name in ("_compiled", "_journal")]
+NATIVE = ("device_pools", "functions", "numpy_handler")
+SOURCES += [f"madl/native/{name}.pyx" for name in NATIVE]
+HEADERS = ["madl/hotpath", "madl/native"]
 OFF = ("annotation_typing", "boundscheck", "wraparound", "initializedcheck")
 DIRECTIVES = dict.fromkeys(OFF, False)  # annotated ints would contradict the .pxd
 DIRECTIVES |= {"language_level": 3, "cdivision": True, "freethreading_compatible": True}
@@ -35,7 +37,7 @@ def extensions() -> list[Extension]:
     names = [source.rpartition(".")[0].replace("/", ".") for source in SOURCES]
     found = cythonize(
         [
-            Extension(name, [source], include_dirs=["madl/hotpath"])
+            Extension(name, [source], include_dirs=HEADERS)
             for name, source in zip(names, SOURCES, strict=True)
         ],
         build_dir="build/cython",

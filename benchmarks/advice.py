@@ -16,8 +16,8 @@ from typing import NamedTuple
 from benchmarks.answer import Answer, Row, Table
 
 if sys.platform == "linux":
-    from madl.backends import _linux_calls as calls
-    from madl.backends import _proc
+    from madl.backends.host import linux_calls as calls
+    from madl.backends.host import proc
 
 NBYTES = 64 << 20
 MIB = 1 << 20
@@ -59,20 +59,20 @@ def run(*, quick: bool) -> Answer:
     """Fault in and give back 64 MiB in every way, in turns."""
     if sys.platform != "linux":
         return Answer(QUESTION, (), notes=("not measured: it is Linux's advice",))
-    if not _proc.huge_page_nbytes():
+    if not proc.huge_page_nbytes():
         return Answer(QUESTION, (), notes=("not measured: no huge pages here",))
     rounds = 3 if quick else 9
     tables = (
         _table("faulting in 64 MiB", _faulting_in(), rounds),
         _table("giving back 64 MiB that were written", _giving_back(), rounds),
     )
-    return Answer(QUESTION, tables, notes=(f"mode: {_proc.huge_page_mode()}",))
+    return Answer(QUESTION, tables, notes=(f"mode: {proc.huge_page_mode()}",))
 
 
 def _faulting_in() -> tuple[Case, ...]:
     populate = partial(calls.populate, nbytes=NBYTES)
     collapse = partial(
-        calls.collapse, nbytes=NBYTES, huge_nbytes=_proc.huge_page_nbytes()
+        calls.collapse, nbytes=NBYTES, huge_nbytes=proc.huge_page_nbytes()
     )
     return (
         Case("small OS pages, by writing", SMALL, _nothing, False),

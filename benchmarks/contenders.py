@@ -73,7 +73,7 @@ def native_pairs() -> Pairs:
 def _native() -> Any:  # noqa: ANN401  # a module that only the compiled build has
     if not hotpath.IS_COMPILED:
         raise ImportError("this madl is pure Python, without C entry points")
-    return importlib.import_module("madl.hotpath._native")
+    return importlib.import_module("madl.native.functions")
 
 
 def opencl_pool() -> Any:  # noqa: ANN401  # pyopencl may be missing

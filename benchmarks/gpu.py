@@ -18,7 +18,7 @@ from benchmarks.gpu_copies import copies
 from benchmarks.timing import in_turns, ratio, spread
 from madl.backends.cuda import CudaBackend
 from madl.diagnostics import example_names, example_path, open_trace
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.sizes import format_nbytes
 
 MIB = 1 << 20

@@ -14,7 +14,8 @@ import numpy as np
 import madl
 from benchmarks.answer import Row, Table
 from benchmarks.timing import in_turns, ratio, spread
-from madl import Memory, Pool, staged
+from madl import Memory, Pool
+from madl.memory import staging
 from madl.sizes import format_nbytes
 
 MIB = 1 << 20
@@ -84,10 +85,10 @@ def _rate(way: Way, memory: Memory, is_back: bool) -> float:
 @contextlib.contextmanager
 def _in_pieces(nbytes: int | None) -> Iterator[None]:
     """Let every copy go through blocks of so many bytes, or none."""
-    before = staged.SMALLEST_NBYTES, staged.PIECE_NBYTES
-    staged.SMALLEST_NBYTES = 1 << 62 if nbytes is None else 0
-    staged.PIECE_NBYTES = nbytes or before[1]
+    before = staging.SMALLEST_NBYTES, staging.PIECE_NBYTES
+    staging.SMALLEST_NBYTES = 1 << 62 if nbytes is None else 0
+    staging.PIECE_NBYTES = nbytes or before[1]
     try:
         yield
     finally:
-        staged.SMALLEST_NBYTES, staged.PIECE_NBYTES = before
+        staging.SMALLEST_NBYTES, staging.PIECE_NBYTES = before

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from benchmarks.answer import Answer, Row, Table
 from benchmarks.gpu_programs import PROGRAMS
 from madl.diagnostics.histories import past_of
-from madl.diagnostics.torch_models.settings import settings_of_text
-from madl.diagnostics.torch_snapshot import read_torch_snapshot
+from madl.diagnostics.torch.models.settings import settings_of_text
+from madl.diagnostics.torch.snapshot import read_torch_snapshot
 from madl.diagnostics.whatif import CANDIDATES, DEFAULTS, peak_reserved
 from madl.sizes import format_nbytes
 

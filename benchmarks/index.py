@@ -14,8 +14,8 @@ from benchmarks.answer import Answer, Row, Table
 from benchmarks.sorted_lists import TwoSortedLists
 from benchmarks.timing import cpu_ns, in_turns, spread
 from madl import core
-from madl.core.linear import LinearFirstFit
 from madl.core.skiplist import SkipList
+from tests.linear import LinearFirstFit
 
 COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 UNIT = 512

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from madl.diagnostics import example_names, example_path, open_trace
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 
 FOLDER = ROOT.parent / "shared" / "traces"
 SMALL_BLOCK = ("c_llama_gen", "c_dataloader")

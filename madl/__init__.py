@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madl.backends.protocol import Capability
-    from madl.defaults import allocate, default_pool, devices, trim, use_pool
     from madl.diagnostics.leaks import Outstanding, leak_check, outstanding
     from madl.diagnostics.recording import record
     from madl.diagnostics.stacks import debug, keep_stacks
@@ -43,18 +42,19 @@ if TYPE_CHECKING:
     from madl.hotpath import Memory
     from madl.integrations.arrays import empty, empty_like, full, zeros
     from madl.integrations.shared import share
-    from madl.limits import limit_device
     from madl.pool import Pool, copy
+    from madl.pool.default import allocate, default_pool, devices, trim, use_pool
+    from madl.pool.device_limits import limit_device
+    from madl.pool.snapshot import PoolSnapshot
+    from madl.pool.soft_limits import SoftLimitWarning
+    from madl.pool.stats import PoolStats, TagStats
     from madl.settings import (
         LateSettingWarning,
         SettingState,
         configuration,
         configure,
     )
-    from madl.snapshot import PoolSnapshot
-    from madl.soft_limits import SoftLimitWarning
     from madl.spilling import Spillable
-    from madl.stats import PoolStats, TagStats
 
     __version__: str
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 # imports madl and allocates nothing pays for nothing.
 _HOMES = {
     "madl.backends.protocol": ("Capability",),
-    "madl.defaults": ("allocate", "default_pool", "devices", "trim", "use_pool"),
+    "madl.pool.default": ("allocate", "default_pool", "devices", "trim", "use_pool"),
     "madl.diagnostics.leaks": ("Outstanding", "leak_check", "outstanding"),
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
@@ -93,7 +93,7 @@ _HOMES = {
     ),
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
-    "madl.limits": ("limit_device",),
+    "madl.pool.device_limits": ("limit_device",),
     "madl.integrations.shared": ("share",),
     "madl.pool": ("Pool", "copy"),
     "madl.settings": (
@@ -102,10 +102,10 @@ _HOMES = {
         "configuration",
         "configure",
     ),
-    "madl.snapshot": ("PoolSnapshot",),
-    "madl.soft_limits": ("SoftLimitWarning",),
+    "madl.pool.snapshot": ("PoolSnapshot",),
+    "madl.pool.soft_limits": ("SoftLimitWarning",),
     "madl.spilling": ("Spillable",),
-    "madl.stats": ("PoolStats", "TagStats"),
+    "madl.pool.stats": ("PoolStats", "TagStats"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

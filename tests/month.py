@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from madl import Memory, Pool
-from madl.core.linear import LinearFirstFit
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.sizes import align_up
+from tests.linear import LinearFirstFit
 
 OPERATIONS = 10_000_000
 DAYS = 30

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import read_trace
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 
 SHARED = Path(__file__).parents[2] / "shared"
 RECORDED = SHARED / "traces"

@@ -2,7 +2,7 @@
 
 from docs.figures.svg import FREE, INK, LIVE, MOVED, PAPER, Drawing
 from madl.hotpath import BLOCK_GRANULARITY
-from madl.options import LEASH_DIVISOR, LOOK_AHEAD, SMALL_NBYTES
+from madl.pool.options import LEASH_DIVISOR, LOOK_AHEAD, SMALL_NBYTES
 
 WIDTH, LEFT, BOX = 790, 120, 430
 

@@ -21,17 +21,17 @@ PAGE_NBYTES = 2 << 20
 """Of a pool on the host, by default."""
 
 _SYSTEMS = {
-    "android": ("madl.backends._android", "AndroidMemory"),
-    "darwin": ("madl.backends._darwin", "DarwinMemory"),
-    "dragonfly": ("madl.backends._bsd", "BsdMemory"),
-    "freebsd": ("madl.backends._bsd", "BsdMemory"),
-    "ios": ("madl.backends._darwin", "DarwinMemory"),
-    "linux": ("madl.backends._linux", "LinuxMemory"),
-    "netbsd": ("madl.backends._bsd", "BsdMemory"),
-    "openbsd": ("madl.backends._bsd", "BsdMemory"),
-    "win": ("madl.backends._windows", "WindowsMemory"),
+    "android": ("madl.backends.host.android", "AndroidMemory"),
+    "darwin": ("madl.backends.host.darwin", "DarwinMemory"),
+    "dragonfly": ("madl.backends.host.bsd", "BsdMemory"),
+    "freebsd": ("madl.backends.host.bsd", "BsdMemory"),
+    "ios": ("madl.backends.host.darwin", "DarwinMemory"),
+    "linux": ("madl.backends.host.linux", "LinuxMemory"),
+    "netbsd": ("madl.backends.host.bsd", "BsdMemory"),
+    "openbsd": ("madl.backends.host.bsd", "BsdMemory"),
+    "win": ("madl.backends.host.windows", "WindowsMemory"),
 }
-_OTHERS = ("madl.backends._plain", "PlainMemory")
+_OTHERS = ("madl.backends.host.plain", "PlainMemory")
 _NEEDED = ("mmap", "_ctypes")
 """Modules of Python that every system's memory is reached by; WASI has neither."""
 

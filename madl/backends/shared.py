@@ -15,7 +15,7 @@ from madl.backends.kept import KeptReservations
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, OutOfMemoryError, OutOfMemoryReport
 
-_MODULE = "_shared_windows" if sys.platform == "win32" else "_shared_posix"
+_MODULE = "shared_windows" if sys.platform == "win32" else "shared_posix"
 
 
 class Segment(Protocol):
@@ -51,7 +51,7 @@ class SharedBackend:
 
     def __init__(self) -> None:
         # Any: which system's, mypy cannot know.
-        self._system: Any = import_module(f"madl.backends.{_MODULE}")
+        self._system: Any = import_module(f"madl.backends.host.{_MODULE}")
         self.granularity: int = self._system.GRANULARITY
         self.alignment = self.granularity
         self._kept = KeptReservations[Segment](self.device)
@@ -112,7 +112,7 @@ def madl_open(device: str) -> SharedBackend | None:
 
 def _refusal() -> str:
     try:
-        system = import_module(f"madl.backends.{_MODULE}")
+        system = import_module(f"madl.backends.host.{_MODULE}")
     except ImportError as error:
         return f"this system has no memory that processes share: {error}"
     refusal: str = system.refusal()

@@ -20,9 +20,9 @@ from madl.diagnostics.diff import (
 )
 from madl.diagnostics.diff import diff as compare
 from madl.diagnostics.inputs import open_trace_or_snapshot
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
+from madl.pool.snapshot import PoolSnapshot
 from madl.sizes import format_nbytes
-from madl.snapshot import PoolSnapshot
 
 
 @click.command(

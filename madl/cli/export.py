@@ -11,8 +11,8 @@ from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
-from madl.diagnostics.names import printable
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.trace import Trace
 
 
 @click.command(

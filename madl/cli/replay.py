@@ -20,12 +20,12 @@ from madl.cli.source import file_or_example
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_reader import open_trace
+from madl.diagnostics.traces.reader import open_trace
+from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.verify import verify
 from madl.errors import MadlError
-from madl.options import FITS, Fit
 from madl.pool import Pool
+from madl.pool.options import FITS, Fit
 from madl.sizes import format_nbytes
 
 _CONTENT = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL

@@ -18,8 +18,8 @@ from madl.diagnostics.address_map import map_snapshot
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History
-from madl.diagnostics.names import printable
 from madl.diagnostics.occupancy import LEGEND, occupancy_line
+from madl.diagnostics.traces.names import printable
 from madl.sizes import format_nbytes
 
 CURVE_HEIGHT = 8

@@ -2,16 +2,10 @@
 
 from madl.diagnostics.examples import example_names, example_path
 from madl.diagnostics.snapshot_json import load_snapshot, save_snapshot
-from madl.diagnostics.trace import (
-    Allocate,
-    Event,
-    Free,
-    Marker,
-    Trace,
-)
-from madl.diagnostics.trace_lines import TraceSource
-from madl.diagnostics.trace_reader import open_trace, read_trace
-from madl.diagnostics.trace_writer import TraceWriter, write_trace
+from madl.diagnostics.traces.lines import TraceSource
+from madl.diagnostics.traces.reader import open_trace, read_trace
+from madl.diagnostics.traces.trace import Allocate, Event, Free, Marker, Trace
+from madl.diagnostics.traces.writer import TraceWriter, write_trace
 
 __all__ = [
     "Allocate",

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.whole_files import write_whole
-from madl.shortage import NO_TAG
+from madl.diagnostics.traces.trace import Trace
+from madl.diagnostics.traces.whole_files import write_whole
+from madl.errors.report import NO_TAG
 
 MOST_SAMPLES = 50_000
 """Of the counter, besides the peak: browsers get slow with more."""

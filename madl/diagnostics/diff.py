@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from madl.diagnostics.trace import Trace
-from madl.shortage import NO_TAG
-from madl.snapshot import PoolSnapshot
+from madl.diagnostics.traces.trace import Trace
+from madl.errors.report import NO_TAG
+from madl.pool.snapshot import PoolSnapshot
 
 
 class Held(NamedTuple):

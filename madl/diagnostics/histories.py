@@ -7,18 +7,18 @@ from madl.diagnostics.history import History
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.replay_history import history_of_trace
 from madl.diagnostics.snapshot_history import history_of_snapshot
-from madl.diagnostics.torch_history import TorchPast, torch_past
-from madl.diagnostics.torch_snapshot import (
+from madl.diagnostics.torch.past import TorchPast, torch_past
+from madl.diagnostics.torch.snapshot import (
     TorchSnapshot,
     is_pickle,
     read_torch_snapshot,
 )
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_lines import TraceSource, path_of
-from madl.diagnostics.trace_reader import open_trace
+from madl.diagnostics.traces.lines import TraceSource, path_of
+from madl.diagnostics.traces.reader import open_trace
+from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
+from madl.pool.snapshot import PoolSnapshot
 from madl.sizes import parse_nbytes
-from madl.snapshot import PoolSnapshot
 
 
 def open_history(

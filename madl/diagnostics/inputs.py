@@ -1,10 +1,10 @@
 """Open a trace or a snapshot, whichever a file holds."""
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_lines import TraceSource, head_of
-from madl.diagnostics.trace_reader import open_trace
-from madl.snapshot import PoolSnapshot
+from madl.diagnostics.traces.lines import TraceSource, head_of
+from madl.diagnostics.traces.reader import open_trace
+from madl.diagnostics.traces.trace import Trace
+from madl.pool.snapshot import PoolSnapshot
 
 _HEAD_NBYTES = 4096
 

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from madl import defaults
 from madl.diagnostics.stacks import keep_stacks
 from madl.errors import LeakError
-from madl.pool import Pool
-from madl.shortage import NO_TAG
+from madl.errors.report import NO_TAG
+from madl.pool import Pool, default
 from madl.stacks import Stack
 
 _Key = TypeVar("_Key", str, Stack)
@@ -55,7 +54,7 @@ def outstanding(pool: Pool | None = None) -> tuple[Outstanding, ...]:
 
     Complexity: O(blocks + pages). Thread-safe.
     """
-    blocks = live_blocks(defaults.pool_in_use() if pool is None else pool)
+    blocks = live_blocks(default.pool_in_use() if pool is None else pool)
     return grouped(blocks)
 
 
@@ -76,7 +75,7 @@ def leak_check(pool: Pool | None = None, *, depth: int = 0) -> Iterator[None]:
     Counts blocks by tag, size and traceback, so one that was allocated before and is
     freed inside hides a new one of the same. What only cycles hold is collected first.
     """
-    watched = defaults.pool_in_use() if pool is None else pool
+    watched = default.pool_in_use() if pool is None else pool
     before = live_blocks(watched)
     with keep_stacks(depth) if depth else contextlib.nullcontext():
         yield

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from madl.diagnostics.addressable import addressable
 from madl.diagnostics.placing import placing
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.whole_files import write_whole
+from madl.diagnostics.traces.trace import Trace
+from madl.diagnostics.traces.whole_files import write_whole
 from madl.hotpath import Memory
 from madl.pool import Pool
-from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 from madl.stacks import Stack
 
 _PROTOCOL = 4

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.errors import OutOfMemoryError
 from madl.pool import Pool
 from madl.sizes import format_nbytes

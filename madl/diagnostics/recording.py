@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from madl import events, hotpath, stacks
-from madl.diagnostics.journal_writer import JournalWriter
-from madl.diagnostics.stack_text import check_depth
-from madl.diagnostics.trace_reader import open_trace
-from madl.diagnostics.trace_writer import one_line, write_trace
-from madl.diagnostics.whole_files import file_behind
+from madl import hotpath, stacks
+from madl.diagnostics.traces.journal_writer import JournalWriter
+from madl.diagnostics.traces.reader import open_trace
+from madl.diagnostics.traces.stack_text import check_depth
+from madl.diagnostics.traces.whole_files import file_behind
+from madl.diagnostics.traces.writer import one_line, write_trace
 from madl.errors import FileFormatError
-from madl.living import living
+from madl.pool import events
+from madl.pool.weak_sets import living
 from madl.stacks import Stack
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from madl.diagnostics.addressable import addressable
-from madl.diagnostics.names import printable
 from madl.diagnostics.placing import placing
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.trace import Trace
 from madl.hotpath import Memory
 from madl.pool import Pool
-from madl.snapshot import PoolSnapshot
-from madl.stats import PoolStats
+from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolStats
 
 _PROGRESS_STEPS = 100
 TOUCH_BYTE = 0xA5

@@ -11,7 +11,7 @@ from madl.diagnostics.addressable import addressable
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
 from madl.diagnostics.placing import placing
 from madl.diagnostics.ranges import RangeLog
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.hotpath import Memory
 from madl.pool import Pool
 

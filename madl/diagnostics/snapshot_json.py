@@ -10,11 +10,11 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from madl.diagnostics.stack_text import stack_from_lists
-from madl.diagnostics.trace_lines import TraceSource, path_of, read_whole
-from madl.diagnostics.whole_files import write_whole
+from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
+from madl.diagnostics.traces.stack_text import stack_from_lists
+from madl.diagnostics.traces.whole_files import write_whole
 from madl.errors import FileFormatError
-from madl.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
 FORMAT = "madl-snapshot"
 VERSION = 1

@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
-from madl import hotpath, stacks, watch
+from madl import hotpath, stacks
+from madl.pool import tracking
 
 
 @contextlib.contextmanager
@@ -46,8 +47,8 @@ def debug(depth: int = 1) -> Iterator[None]:
         depth: As for ``keep_stacks``.
     """
     with keep_stacks(depth):
-        watch.change_drop_warnings(+1)
+        tracking.change_drop_warnings(+1)
         try:
             yield
         finally:
-            watch.change_drop_warnings(-1)
+            tracking.change_drop_warnings(-1)

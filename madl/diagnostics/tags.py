@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 
-from madl import events, hotpath
-from madl.events import TagPath, TagScope
-from madl.options import check_soft_limit
+from madl import hotpath
+from madl.pool import events
+from madl.pool.events import TagPath, TagScope
+from madl.pool.options import check_soft_limit
 from madl.sizes import parse_nbytes
 
 

@@ -6,7 +6,8 @@ import itertools
 import tracemalloc
 from collections.abc import Iterator
 
-from madl import events, hotpath
+from madl import hotpath
+from madl.pool import events
 from madl.stacks import Stack
 
 DOMAIN = 0x6D61646C

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from madl.diagnostics.addressable import addressable
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.errors import CorruptedPoolError
 from madl.hotpath import Memory
 from madl.pool import Pool

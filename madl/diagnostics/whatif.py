@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from madl.backends.sim import DEFAULT_TOTAL_NBYTES, SimBackend
 from madl.diagnostics.replay import replay
-from madl.diagnostics.torch_models import (
+from madl.diagnostics.torch.models import (
     UNLIMITED,
     AllocatorSettings,
     ReserveRefusedError,
     model_of,
 )
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.errors import OutOfMemoryError
 from madl.pool import Pool
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from madl.diagnostics.figures import HOLDER_COUNT, UNNAMED, Holder
 from madl.diagnostics.histories import past_of, trace_of
 from madl.diagnostics.history import FreeSpace
-from madl.diagnostics.torch_history import TorchOutOfMemory, TorchPast
-from madl.diagnostics.torch_models import UNLIMITED, AllocatorSettings
-from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_lines import TraceSource
+from madl.diagnostics.torch.models import UNLIMITED, AllocatorSettings
+from madl.diagnostics.torch.past import TorchOutOfMemory, TorchPast
+from madl.diagnostics.torch.snapshot import is_pickle, read_torch_snapshot
+from madl.diagnostics.traces.lines import TraceSource
+from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.whatif import MADL, Outcome, outcomes, peak_reserved
 from madl.sizes import format_nbytes
 

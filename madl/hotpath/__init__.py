@@ -24,12 +24,12 @@ HOW_TO_COMPILE = (
 """What to try where only the other one will do."""
 
 if TYPE_CHECKING:
-    from madl.hotpath.interpreted_block import Block
-    from madl.hotpath.interpreted_join import JoinedPool
-    from madl.hotpath.interpreted_journal import Journal
-    from madl.hotpath.interpreted_memory import Memory
-    from madl.hotpath.interpreted_pool import HotPool, change_watch_count
-    from madl.hotpath.interpreted_root import Root
+    from madl.hotpath.fallback.block import Block
+    from madl.hotpath.fallback.join import JoinedPool
+    from madl.hotpath.fallback.journal import Journal
+    from madl.hotpath.fallback.memory import Memory
+    from madl.hotpath.fallback.pool import HotPool, change_watch_count
+    from madl.hotpath.fallback.root import Root
     from madl.hotpath.shared import HotArena
 else:
     try:
@@ -45,22 +45,22 @@ else:
         Block = int  # the compiled body passes addresses of its records around
         IS_COMPILED = True
     except ImportError:
-        from madl.hotpath.interpreted_block import Block
-        from madl.hotpath.interpreted_join import JoinedPool
-        from madl.hotpath.interpreted_memory import Memory
+        from madl.hotpath.fallback.block import Block
+        from madl.hotpath.fallback.join import JoinedPool
+        from madl.hotpath.fallback.memory import Memory
 
         if not HAS_INTERPRETER_LOCK:
-            from madl.hotpath import interpreted_guarded
+            from madl.hotpath.fallback import guarded as interpreted_guarded
 
             interpreted_guarded.install()
-        from madl.hotpath.interpreted_pool import HotPool, change_watch_count
-        from madl.hotpath.interpreted_root import Root
+        from madl.hotpath.fallback.pool import HotPool, change_watch_count
+        from madl.hotpath.fallback.root import Root
         from madl.hotpath.shared import HotArena
 
     try:
         from madl.hotpath._journal import Journal
     except ImportError:
-        from madl.hotpath.interpreted_journal import Journal
+        from madl.hotpath.fallback.journal import Journal
 
 __all__ = [
     "BLOCK_GRANULARITY",

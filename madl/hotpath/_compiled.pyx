@@ -54,7 +54,7 @@ from madl.hotpath.bins cimport (
 )
 from madl.hotpath.fastcall cimport PyMethodDef, replace_method
 
-from madl.hotpath.inside import is_inside, locks_held
+from madl.hotpath.reentrancy import is_inside, locks_held
 from madl.hotpath.shared import (
     LARGEST_REQUEST_NBYTES,
     BlockState,

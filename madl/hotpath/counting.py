@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from madl.hotpath.inside import locks_held
+from madl.hotpath.reentrancy import locks_held
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

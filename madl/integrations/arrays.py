@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from madl import defaults
+from madl.pool import default
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ def empty(
     element = np.dtype(dtype)
     dimensions = _dimensions(shape)
     nbytes = math.prod(dimensions) * element.itemsize
-    memory = defaults.allocate(nbytes, device=device)
+    memory = default.allocate(nbytes, device=device)
     return memory.as_array(element, dimensions)
 
 

@@ -14,7 +14,7 @@ from madl import hotpath, settings
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
 from madl.errors import ForkError, MissingCapabilityError, OutOfMemoryError
-from madl.growth import RESERVED_PER_MEMORY
+from madl.pool.growth import RESERVED_PER_MEMORY
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
 _DRIVER_VERSION = 12000
@@ -213,7 +213,7 @@ def _index_of(device: str) -> int:
 
 def _native(device: str) -> ModuleType:
     try:
-        return importlib.import_module("madl.hotpath._device")
+        return importlib.import_module("madl.native.device_pools")
     except ImportError as error:
         raise MissingCapabilityError(
             device,

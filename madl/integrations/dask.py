@@ -6,11 +6,11 @@ imports it on every worker.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from madl import defaults
 from madl.backends import registry
 from madl.hotpath import Memory
-from madl.location import is_plain_host
+from madl.memory.place import is_plain_host
 from madl.pool import Pool
+from madl.pool import default as defaults
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:

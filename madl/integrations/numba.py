@@ -10,7 +10,6 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from madl import defaults
 from madl.errors import MissingCapabilityError
 from madl.integrations.peers import (
     cuda_backend_of,
@@ -19,6 +18,7 @@ from madl.integrations.peers import (
     record_stream,
 )
 from madl.pool import Pool
+from madl.pool import default as defaults
 
 if TYPE_CHECKING:
     from numba.cuda import MemoryPointer

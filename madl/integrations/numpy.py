@@ -8,9 +8,10 @@ import importlib
 from contextvars import ContextVar
 from typing import Any
 
-from madl import defaults, hotpath
+from madl import hotpath
 from madl.errors import MissingCapabilityError
 from madl.pool import Pool
+from madl.pool import default as defaults
 from madl.sizes import format_nbytes, parse_nbytes
 
 _handlers: dict[tuple[Pool, int], object] = {}
@@ -111,4 +112,4 @@ def _native() -> Any:  # noqa: ANN401  # a module that only one build has
             "functions in C, without which NumPy's users would lose their exceptions",
             hotpath.HOW_TO_COMPILE,
         )
-    return importlib.import_module("madl.hotpath._numpy")
+    return importlib.import_module("madl.native.numpy_handler")

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from madl.backends._opencl_errors import translated
 from madl.backends.opencl import OpenclBackend
+from madl.backends.opencl.errors import translated
 from madl.hotpath import BLOCK_GRANULARITY, Memory
-from madl.location import locate, reserved_place
+from madl.memory.place import locate, reserved_place
 from madl.pool import Pool
 
 if TYPE_CHECKING:

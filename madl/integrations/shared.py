@@ -12,7 +12,7 @@ from madl.backends.protocol import Capability, Reservation, ShareBackend
 from madl.backends.shared import SharedBackend
 from madl.errors import AttachError, MissingCapabilityError
 from madl.hotpath import Memory
-from madl.location import Slice, locate, reserved_place
+from madl.memory.place import Slice, locate, reserved_place
 from madl.pool import Pool
 
 

@@ -11,7 +11,7 @@ from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
 from madl.integrations.cuda_pool import FREE, MALLOC, RECORD_STREAM, CudaPool
 from madl.integrations.peers import import_peer
-from madl.location import is_plain_host
+from madl.memory.place import is_plain_host
 
 if TYPE_CHECKING:
     import torch

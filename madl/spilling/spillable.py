@@ -6,11 +6,11 @@ import threading
 from typing import Literal, NoReturn
 
 from madl.hotpath import Memory
-from madl.location import has_slices, is_plain_host
+from madl.memory.place import has_slices, is_plain_host
+from madl.memory.views import has_views
 from madl.pool import Pool
 from madl.spilling.copies import Copy, FileCopy, HostCopy
 from madl.spilling.queue import queue_of
-from madl.views import has_views
 
 PLACES = ("host", "file")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 
 from madl.backends.protocol import Capability, Reservation
-from madl.living import living
+from madl.pool.weak_sets import living
 from madl.testing.faults import MisuseError
 from madl.testing.streams import FakeEvent, FakeStream
 

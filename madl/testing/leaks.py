@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 
-from madl import defaults
 from madl.diagnostics.leaks import (
     BlockKind,
     Outstanding,
@@ -11,8 +10,8 @@ from madl.diagnostics.leaks import (
     leaked_since,
     live_blocks,
 )
-from madl.pool import Pool
-from madl.shortage import NO_TAG
+from madl.errors.report import NO_TAG
+from madl.pool import Pool, default
 from madl.sizes import format_nbytes
 from madl.stacks import told
 
@@ -23,7 +22,7 @@ class LeakWatch:
     """Knows what was live in each pool when it was first seen."""
 
     def __init__(self) -> None:
-        self._before = [(pool, live_blocks(pool)) for pool in defaults.open_pools()]
+        self._before = [(pool, live_blocks(pool)) for pool in default.open_pools()]
 
     def watch(self, pool: Pool) -> Pool:
         """Watch another pool from now on; return it."""
@@ -33,7 +32,7 @@ class LeakWatch:
     def describe_leaks(self) -> str:
         """Return what is live now and was not, and what to do; empty when nothing."""
         known = [pool for pool, _ in self._before]
-        made_since = [pool for pool in defaults.open_pools() if pool not in known]
+        made_since = [pool for pool in default.open_pools() if pool not in known]
         lines = [
             line
             for pool, before in [

@@ -3,12 +3,12 @@
 import random
 from typing import Any
 
-from madl.arena import Arena
 from madl.backends.protocol import Backend, Reservation
 from madl.errors import OutOfMemoryError
 from madl.hotpath import Memory
-from madl.location import locate
+from madl.memory.place import locate
 from madl.pool import Pool
+from madl.pool.arena import Arena
 from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
 from madl.testing.case import BackendCase
 from madl.testing.workbench import Workbench, assert_bytes, pattern

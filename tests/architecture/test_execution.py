@@ -21,7 +21,7 @@ def places_of(pattern: re.Pattern[str]) -> dict[str, list[str]]:
 
 
 def test_no_source_asks_for_memory_that_can_be_executed() -> None:
-    assert "backends/_linux_calls.py" in SOURCES
+    assert "backends/host/linux_calls.py" in SOURCES
     assert places_of(EXECUTABLE) == {}
 
 

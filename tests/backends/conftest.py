@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 if sys.platform == "linux":
-    from madl.backends import _proc
-    from madl.backends._linux import LinuxMemory
-    from madl.backends._linux_reservations import LazyReservation, StrictReservation
+    from madl.backends.host import proc
+    from madl.backends.host.linux import LinuxMemory
+    from madl.backends.host.linux_reservations import LazyReservation, StrictReservation
     from tests.backends.host import PAGE, linux_memory
 
     @pytest.fixture
@@ -36,7 +36,7 @@ if sys.platform == "linux":
     @pytest.fixture
     def thp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         """Return what makes a kernel with a mode for huge pages of 2 MiB."""
-        monkeypatch.setattr(_proc, "_THP", tmp_path)
+        monkeypatch.setattr(proc, "_THP", tmp_path)
 
         def set_mode(enabled: str) -> None:
             (tmp_path / "enabled").write_text(f"{enabled}\n")

@@ -11,7 +11,7 @@ import mmap
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from madl.backends._posix_calls import FAILED
+from madl.backends.host.posix_calls import FAILED
 from madl.testing import Failure, Fault
 from tests.tally import tally
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from madl.backends import _linux
-from madl.backends._linux import LinuxMemory
+from madl.backends.host import linux
+from madl.backends.host.linux import LinuxMemory
 from madl.sizes import ADDRESS_SPACE_NBYTES
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -20,7 +20,7 @@ ROOM = ADDRESS_SPACE_NBYTES // 4
 PAGE = 2 * MIB
 OS_PAGE = os.sysconf("SC_PAGESIZE")
 MADV_DONTDUMP = 16
-SOURCE_ROOT = Path(_linux.__file__).parents[2]
+SOURCE_ROOT = Path(linux.__file__).parents[2]
 TEST_ROOT = Path(__file__).parents[2]
 
 # Its own, which no test lets fail.
@@ -104,7 +104,7 @@ def run_child(code: str) -> str:
         "import ctypes, os, resource, sys\n"
         "from madl import OutOfMemoryError, Pool\n"
         "from madl.backends.cpu import CpuBackend\n"
-        "from madl.backends._linux import *\n"
+        "from madl.backends.host.linux import *\n"
         "from tests.backends.host import *\n"
         "def limit(which, nbytes):\n"
         "    resource.setrlimit(which, (nbytes, resource.getrlimit(which)[1]))\n"

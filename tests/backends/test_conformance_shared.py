@@ -22,5 +22,5 @@ class TestSharedWithoutMemfd(TestShared):
 
     @pytest.fixture(autouse=True)
     def _without_memfd(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = import_module("madl.backends._shared_posix")
+        module = import_module("madl.backends.host.shared_posix")
         monkeypatch.setattr(module, "_create", None)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from madl.backends import _linux_calls, _proc, cpu
+from madl.backends import cpu
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import linux_calls, proc
 from madl.backends.protocol import (
     Capability,
     HugePageBackend,
@@ -54,7 +55,7 @@ def test_its_numbers(backend: CpuBackend) -> None:
 
 
 def test_it_chooses_pages_where_the_kernel_has_huge_ones(backend: CpuBackend) -> None:
-    has_huge_pages = _proc.huge_page_nbytes() + _proc.explicit_page_nbytes() > 0
+    has_huge_pages = proc.huge_page_nbytes() + proc.explicit_page_nbytes() > 0
 
     assert isinstance(backend, HugePageBackend)
     assert (Capability.HUGE_PAGES in backend.capabilities) == has_huge_pages
@@ -63,8 +64,8 @@ def test_it_chooses_pages_where_the_kernel_has_huge_ones(backend: CpuBackend) ->
 def test_a_kernel_without_huge_pages_has_nothing_to_choose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_proc, "_THP", tmp_path)
-    monkeypatch.setattr(_proc, "explicit_page_nbytes", lambda: 0)
+    monkeypatch.setattr(proc, "_THP", tmp_path)
+    monkeypatch.setattr(proc, "explicit_page_nbytes", lambda: 0)
     backend = CpuBackend()
 
     backend.choose_pages(PAGE, huge=None)
@@ -149,13 +150,13 @@ def test_describe_says_how_it_commits(backend: CpuBackend) -> None:
 @pytest.mark.parametrize(
     ("system", "module"),
     [
-        ("linux", "_linux"),
-        ("darwin", "_darwin"),
-        ("freebsd14", "_bsd"),
-        ("netbsd10", "_bsd"),
-        ("openbsd7", "_bsd"),
-        ("emscripten", "_plain"),
-        ("sunos5", "_plain"),
+        ("linux", "linux"),
+        ("darwin", "darwin"),
+        ("freebsd14", "bsd"),
+        ("netbsd10", "bsd"),
+        ("openbsd7", "bsd"),
+        ("emscripten", "plain"),
+        ("sunos5", "plain"),
     ],
 )
 def test_each_system_has_its_module(
@@ -176,7 +177,7 @@ def test_each_system_has_its_module(
 
     cpu.open_host_memory()
 
-    assert opened == [f"madl.backends.{module}"]
+    assert opened == [f"madl.backends.host.{module}"]
 
 
 def test_a_release_that_fails_can_be_tried_again(
@@ -184,7 +185,7 @@ def test_a_release_that_fails_can_be_tried_again(
 ) -> None:
     reservation = backend.reserve(PAGE)
     with monkeypatch.context() as patch:
-        patch.setattr(_linux_calls, "sys_munmap", lambda *_: -1)
+        patch.setattr(linux_calls, "sys_munmap", lambda *_: -1)
         with pytest.raises(BackendCallError):
             backend.release(reservation)
 

@@ -92,21 +92,21 @@ def test_a_walk_under_a_data_limit_is_strict() -> None:
 
 
 USE_UP_VMAS = (
-    "from madl.backends import _linux_calls\n"
+    "from madl.backends.host import linux_calls\n"
     "def use_up_vmas(spare):\n"
     "    'Split a mapping into VMAs until only a few more may be made.'\n"
     # What Python will need is put by: no mmap in malloc, and nothing given back.
-    "    if hasattr(_linux_calls.libc, 'mallopt'):\n"
-    "        _linux_calls.libc.mallopt(-3, 1 << 30)\n"
-    "        _linux_calls.libc.mallopt(-1, 1 << 30)\n"
+    "    if hasattr(linux_calls.libc, 'mallopt'):\n"
+    "        linux_calls.libc.mallopt(-3, 1 << 30)\n"
+    "        linux_calls.libc.mallopt(-1, 1 << 30)\n"
     "        put_by = [bytes(64 * KIB) for _ in range(512)]\n"
     "        del put_by\n"
     "    most = int(open('/proc/sys/vm/max_map_count').read())\n"
-    "    start = _linux_calls.sys_mmap(0, 2 * most * OS_PAGE, 0, 0x22, -1, 0)\n"
+    "    start = linux_calls.sys_mmap(0, 2 * most * OS_PAGE, 0, 0x22, -1, 0)\n"
     "    have = sum(1 for _ in open('/proc/self/maps'))\n"
     "    for number in range((most - have - spare) // 2):\n"
     "        place = start + (2 * number + 1) * OS_PAGE\n"
-    "        assert _linux_calls.sys_mprotect(place, OS_PAGE, 1) == 0\n"
+    "        assert linux_calls.sys_mprotect(place, OS_PAGE, 1) == 0\n"
 )
 
 

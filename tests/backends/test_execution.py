@@ -13,8 +13,11 @@ from madl import Memory, Pool
 if sys.platform != "linux":
     pytest.skip("reads /proc", allow_module_level=True)
 
-from madl.backends import _linux_calls, _shared_posix
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import (
+    linux_calls,
+    shared_posix,
+)
 from tests.backends.host import linux_memory
 
 MIB = 1 << 20
@@ -65,9 +68,9 @@ def test_no_call_asks_for_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
         return noted
 
     for name in ("sys_mmap", "sys_mprotect"):
-        call = getattr(_linux_calls, name)
-        monkeypatch.setattr(_linux_calls, name, noting(call))
-    calls = _shared_posix._calls
+        call = getattr(linux_calls, name)
+        monkeypatch.setattr(linux_calls, name, noting(call))
+    calls = shared_posix._calls
     monkeypatch.setattr(calls, "mmap", noting(calls.mmap))
 
     with pools()[kind]() as pool:

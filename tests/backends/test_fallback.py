@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from madl import Pool
-from madl.backends._plain import PlainMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host.plain import PlainMemory
 from madl.backends.protocol import Capability
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from madl.sizes import ADDRESS_SPACE_NBYTES

@@ -15,10 +15,10 @@ if sys.platform != "linux":
 import fcntl
 
 from madl import Pool
-from madl.backends import _linux_calls, _proc
-from madl.backends._linux import LinuxMemory
-from madl.backends._linux_reservations import ExplicitReservation
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import linux_calls, proc
+from madl.backends.host.linux import LinuxMemory
+from madl.backends.host.linux_reservations import ExplicitReservation
 from madl.errors import MissingCapabilityError, OutOfMemoryError
 from tests.backends.host import KIB, OS_PAGE, PAGE, kernel_field, read, write
 from tests.backends.walk import Walk, steps
@@ -27,12 +27,12 @@ STOCK = Path("/proc/sys/vm/nr_hugepages")
 WANTED = 48
 
 pytestmark = pytest.mark.skipif(
-    _proc.explicit_page_nbytes() != PAGE, reason="no huge pages of 2 MiB to set aside"
+    proc.explicit_page_nbytes() != PAGE, reason="no huge pages of 2 MiB to set aside"
 )
 
 
 def free_count() -> int:
-    return int(_proc.explicit_stock().partition(" ")[0])
+    return int(proc.explicit_stock().partition(" ")[0])
 
 
 @pytest.fixture
@@ -115,16 +115,16 @@ def test_a_hole_that_a_refused_commit_leaves_is_closed(
     explicit: ExplicitReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unmap_and_fail(address: int, nbytes: int) -> bool:
-        _linux_calls.unmap(address, nbytes)  # as kernels before 6.12 do
-        _linux_calls.sys_mmap(0, 0, 0, 0, -1, 0)  # for its errno
+        linux_calls.unmap(address, nbytes)  # as kernels before 6.12 do
+        linux_calls.sys_mmap(0, 0, 0, 0, -1, 0)  # for its errno
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(_linux_calls, "map_explicit", unmap_and_fail)
+        patch.setattr(linux_calls, "map_explicit", unmap_and_fail)
         with pytest.raises(Exception, match="mmap failed"):
             explicit.commit(PAGE, PAGE)
 
-    assert _linux_calls.sys_madvise(explicit.address, explicit.nbytes, 0) == 0
+    assert linux_calls.sys_madvise(explicit.address, explicit.nbytes, 0) == 0
 
 
 def test_memory_is_exchanged(explicit: ExplicitReservation, stock: int) -> None:
@@ -198,11 +198,11 @@ def test_a_pool_survives_an_empty_stock(stock: int) -> None:
 def test_without_a_stock_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: int) -> int:
         ctypes.set_errno(errno.ENOMEM)
-        return _linux_calls.FAILED
+        return linux_calls.FAILED
 
     backend = CpuBackend()
-    monkeypatch.setattr(_proc, "explicit_stock", lambda: "0 of 0 free")
-    monkeypatch.setattr(_linux_calls, "sys_mmap", refuse)
+    monkeypatch.setattr(proc, "explicit_stock", lambda: "0 of 0 free")
+    monkeypatch.setattr(linux_calls, "sys_mmap", refuse)
 
     with pytest.raises(MissingCapabilityError) as caught:
         Pool(backend, huge_pages="explicit")
@@ -228,7 +228,7 @@ def test_a_kernel_without_them_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = LinuxMemory()
-    monkeypatch.setattr(_proc, "_PROC", tmp_path)
+    monkeypatch.setattr(proc, "_PROC", tmp_path)
 
     with pytest.raises(MissingCapabilityError, match="explicit huge pages in this ker"):
         memory.choose_pages(PAGE, huge="explicit")

@@ -10,8 +10,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends import _linux_calls, _proc
-from madl.backends._linux_reservations import LazyReservation
+from madl.backends.host import linux_calls, proc
+from madl.backends.host.linux_reservations import LazyReservation
 from madl.errors import MissingCapabilityError
 from tests.backends.host import (
     KIB,
@@ -28,7 +28,7 @@ from tests.backends.host import (
 HUGE, DECLINED = 14, 15  # MADV_HUGEPAGE, MADV_NOHUGEPAGE
 
 needs_huge_pages = pytest.mark.skipif(
-    _proc.huge_page_nbytes() != PAGE or _proc.huge_page_mode() == "never",
+    proc.huge_page_nbytes() != PAGE or proc.huge_page_mode() == "never",
     reason="this kernel gives no huge pages of 2 MiB",
 )
 
@@ -36,14 +36,14 @@ needs_huge_pages = pytest.mark.skipif(
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each new mapping what the mode "always" gives it: huge pages, unasked."""
-    mmap = _linux_calls.sys_mmap
+    mmap = linux_calls.sys_mmap
 
     def map_huge(address: int, nbytes: int, *rest: int) -> int:
         mapped = mmap(address, nbytes, *rest)
-        _linux_calls.sys_madvise(mapped, nbytes, HUGE)
+        linux_calls.sys_madvise(mapped, nbytes, HUGE)
         return mapped
 
-    monkeypatch.setattr(_linux_calls, "sys_mmap", map_huge)
+    monkeypatch.setattr(linux_calls, "sys_mmap", map_huge)
 
 
 @needs_huge_pages
@@ -121,10 +121,10 @@ def test_addresses_restored_after_a_failed_mremap_decline_huge_pages(
     reservation = linux_memory(64 * KIB).reserve(4 * PAGE)
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
-        _linux_calls.unmap(target, nbytes)
-        return _linux_calls.FAILED
+        linux_calls.unmap(target, nbytes)
+        return linux_calls.FAILED
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
     reservation.remap(0, 2 * PAGE, PAGE)
     write(reservation.address + 2 * PAGE, 1, 1)
 
@@ -184,8 +184,8 @@ def test_huge_pages_are_asked_for_only_where_they_fit(
 def test_a_kernel_without_huge_pages_is_asked_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_proc, "_THP", tmp_path)
-    monkeypatch.setattr(_proc, "explicit_page_nbytes", lambda: 0)
+    monkeypatch.setattr(proc, "_THP", tmp_path)
+    monkeypatch.setattr(proc, "explicit_page_nbytes", lambda: 0)
     memory = linux_memory(PAGE)
 
     with pytest.raises(MissingCapabilityError) as caught:
@@ -240,14 +240,14 @@ def test_the_size_of_a_huge_page_may_have_a_mode_of_its_own(
     (tmp_path / "hugepages-2048kB").mkdir()
     (tmp_path / "hugepages-2048kB" / "enabled").write_text(f"{own}\n")
 
-    assert _proc.huge_page_mode() == mode
+    assert proc.huge_page_mode() == mode
 
 
 def test_a_process_that_has_switched_them_off_has_none() -> None:
     out = run_child(
         "ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n"  # PR_SET_THP_DISABLE
-        "from madl.backends import _proc\n"
-        "print(_proc.huge_page_mode())\n"
+        "from madl.backends.host import proc\n"
+        "print(proc.huge_page_mode())\n"
     )
 
     assert out == "never"
@@ -274,7 +274,7 @@ def test_no_advice_is_given_where_the_kernel_refuses_it(
         ctypes.set_errno(22)
         return -1
 
-    monkeypatch.setattr(_linux_calls, "sys_madvise", refuse)
+    monkeypatch.setattr(linux_calls, "sys_madvise", refuse)
 
     reservation = linux_memory().reserve(PAGE)
 

@@ -7,7 +7,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends._linux_reservations import LazyReservation
+from madl.backends.host.linux_reservations import LazyReservation
 from tests.backends.host import PAGE, kernel_field, run_child, vma_count, write
 
 

@@ -9,8 +9,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends import _linux_calls
-from madl.backends._linux_reservations import LazyReservation
+from madl.backends.host import linux_calls
+from madl.backends.host.linux_reservations import LazyReservation
 from madl.errors import BackendCallError
 from tests.backends.host import OS_PAGE, PAGE, kernel_field, read, run_child, write
 
@@ -20,7 +20,7 @@ MCL_FUTURE, MCL_ONFAULT = 2, 4
 @pytest.fixture
 def locked(lazy: LazyReservation) -> LazyReservation:
     """Return a reservation whose second OS page is locked."""
-    lock = _linux_calls.declare("mlock", ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
+    lock = linux_calls.declare("mlock", ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
     write(lazy.address, 1)
     if lock(lazy.address + OS_PAGE, OS_PAGE) != 0:
         pytest.skip("nothing may be locked here")
@@ -44,7 +44,7 @@ def test_locked_memory_can_move(locked: LazyReservation) -> None:
 def test_an_old_kernel_that_keeps_locked_memory_is_quoted(
     locked: LazyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    madvise = _linux_calls.sys_madvise
+    madvise = linux_calls.sys_madvise
 
     def advise(address: int, nbytes: int, advice: int) -> int:
         if advice != 24:
@@ -52,7 +52,7 @@ def test_an_old_kernel_that_keeps_locked_memory_is_quoted(
         ctypes.set_errno(errno.EINVAL)
         return -1
 
-    monkeypatch.setattr(_linux_calls, "sys_madvise", advise)
+    monkeypatch.setattr(linux_calls, "sys_madvise", advise)
     with pytest.raises(BackendCallError) as caught:
         locked.decommit(0, PAGE)
 

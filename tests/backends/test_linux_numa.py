@@ -11,9 +11,9 @@ if sys.platform != "linux" or hasattr(sys, "getandroidapilevel"):
     pytest.skip("Linux only; Android ends who asks", allow_module_level=True)
 
 from madl import Pool
-from madl.backends import _linux_calls, _linux_numa
-from madl.backends._linux import LinuxMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import linux_calls, linux_numa
+from madl.backends.host.linux import LinuxMemory
 from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from tests.backends.host import PAGE, write
@@ -115,7 +115,7 @@ def test_a_container_that_lets_nobody_choose_is_an_error(
 
     memory = LinuxMemory()
     monkeypatch.setattr(memory, "numa_refusal", "")
-    monkeypatch.setattr(_linux_calls, "libc", Filtered)
+    monkeypatch.setattr(linux_calls, "libc", Filtered)
 
     with pytest.raises(MissingCapabilityError, match="failed with 1 "):
         memory.choose_node(0)
@@ -132,7 +132,7 @@ def test_a_machine_without_nodes_says_why(
     system: dict[str, object], refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in system.items():
-        monkeypatch.setattr(_linux_numa, name, value)
+        monkeypatch.setattr(linux_numa, name, value)
     backend = CpuBackend()
 
     with pytest.raises(MissingCapabilityError, match=refusal):

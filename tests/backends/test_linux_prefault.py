@@ -12,9 +12,9 @@ if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
 from madl import Pool
-from madl.backends import _linux_calls
-from madl.backends._linux import LinuxMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import linux_calls
+from madl.backends.host.linux import LinuxMemory
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from tests.backends.host import PAGE, kernel_field, resident_nbytes, write
 
@@ -30,7 +30,7 @@ def prefaulting(*, is_lazy_allowed: bool = True) -> LinuxMemory:
 
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int, *, after: int = 0) -> None:
     """Let the kernel refuse to fault memory in, but for the first calls."""
-    advise, done = _linux_calls.sys_madvise, 0
+    advise, done = linux_calls.sys_madvise, 0
 
     def maybe(address: int, nbytes: int, advice: int) -> int:
         nonlocal done
@@ -40,7 +40,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int, *, after: int = 0) -> Non
         ctypes.set_errno(code)
         return -1
 
-    monkeypatch.setattr(_linux_calls, "sys_madvise", maybe)
+    monkeypatch.setattr(linux_calls, "sys_madvise", maybe)
 
 
 @pytest.mark.parametrize("is_lazy_allowed", [True, False])
@@ -170,7 +170,7 @@ def test_another_choice_of_pages_makes_no_huge_ones_any_more(
     thp: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thp("always madvise [never]")
-    monkeypatch.setattr(_linux_calls, "make_huge", lambda *_: True)
+    monkeypatch.setattr(linux_calls, "make_huge", lambda *_: True)
     memory = LinuxMemory()
     memory.choose_prefault(prefault=True)
     memory.choose_pages(PAGE, huge=True)
@@ -184,12 +184,12 @@ def test_huge_pages_that_cannot_be_made_are_small_ones(
     thp: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thp("always madvise [never]")
-    monkeypatch.setattr(_linux_calls, "make_huge", lambda *_: True)
+    monkeypatch.setattr(linux_calls, "make_huge", lambda *_: True)
     memory = LinuxMemory()
     memory.choose_prefault(prefault=True)
     memory.choose_pages(PAGE, huge=True)
     reservation = memory.reserve(16 * PAGE)
-    monkeypatch.setattr(_linux_calls, "make_huge", lambda *_: False)
+    monkeypatch.setattr(linux_calls, "make_huge", lambda *_: False)
 
     reservation.commit(2 * PAGE, 3 * PAGE)
 

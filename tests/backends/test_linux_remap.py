@@ -11,8 +11,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends import _linux_calls
-from madl.backends._linux_reservations import LazyReservation, StrictReservation
+from madl.backends.host import linux_calls
+from madl.backends.host.linux_reservations import LazyReservation, StrictReservation
 from madl.errors import BackendCallError
 from tests.backends.host import (
     KIB,
@@ -89,13 +89,13 @@ def test_before_linux_6_17_each_mremap_is_of_one_vma(
     lazy.remap(PAGE, 9 * PAGE, PAGE)
     lazy.remap(0, 8 * PAGE, PAGE)
     lengths = []
-    mremap = _linux_calls.sys_mremap
+    mremap = linux_calls.sys_mremap
 
     def record(address: int, nbytes: int, *rest: int) -> int:
         lengths.append(nbytes // PAGE)
         return mremap(address, nbytes, *rest)
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", record)
+    monkeypatch.setattr(linux_calls, "sys_mremap", record)
     lazy.remap(7 * PAGE, 40 * PAGE, 5 * PAGE)
 
     assert lengths == [1, 1, 1, 2]
@@ -109,16 +109,16 @@ def test_a_kernel_that_moves_one_vma_at_a_time_is_asked_once(
     lazy.remap(PAGE, 9 * PAGE, PAGE)
     lazy.remap(0, 8 * PAGE, PAGE)
     lengths = []
-    mremap = _linux_calls.sys_mremap
+    mremap = linux_calls.sys_mremap
 
     def refuse_many(address: int, nbytes: int, *rest: int) -> int:
         lengths.append(nbytes // PAGE)
         if nbytes > PAGE:
-            _linux_calls.unmap(rest[-1], nbytes)  # as the kernel does before it looks
-            return _linux_calls.FAILED
+            linux_calls.unmap(rest[-1], nbytes)  # as the kernel does before it looks
+            return linux_calls.FAILED
         return mremap(address, nbytes, *rest)
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", refuse_many)
+    monkeypatch.setattr(linux_calls, "sys_mremap", refuse_many)
     lazy.remap(8 * PAGE, 40 * PAGE, 2 * PAGE)
     lazy.remap(40 * PAGE, 20 * PAGE, 2 * PAGE)
 
@@ -165,11 +165,11 @@ def test_a_failed_mremap_is_repaired(
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
         if is_unmapped:
-            _linux_calls.unmap(target, nbytes)
+            linux_calls.unmap(target, nbytes)
         ctypes.set_errno(errno.ENOMEM)
-        return _linux_calls.FAILED
+        return linux_calls.FAILED
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
     lazy.remap(0, 33 * PAGE, PAGE)
 
     write(lazy.address + 33 * PAGE, 4)
@@ -181,15 +181,15 @@ def test_a_repair_spares_what_another_thread_mapped(
     lazy: LazyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = lazy.address + 33 * PAGE + 5 * OS_PAGE
-    flags = _linux_calls.LAZY | 0x10  # MAP_FIXED
+    flags = linux_calls.LAZY | 0x10  # MAP_FIXED
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
-        _linux_calls.unmap(target, nbytes)
-        _linux_calls.sys_mmap(taken, OS_PAGE, _linux_calls.READ_WRITE, flags, -1, 0)
+        linux_calls.unmap(target, nbytes)
+        linux_calls.sys_mmap(taken, OS_PAGE, linux_calls.READ_WRITE, flags, -1, 0)
         write(taken, 7, OS_PAGE)
-        return _linux_calls.FAILED
+        return linux_calls.FAILED
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
     with pytest.raises(BackendCallError) as caught:
         lazy.remap(0, 33 * PAGE, PAGE)
 
@@ -204,8 +204,8 @@ def test_a_kernel_without_dontunmap_has_no_remap(
 ) -> None:
     def refuse(*_arguments: int) -> int:
         ctypes.set_errno(errno.EINVAL)
-        return _linux_calls.FAILED
+        return linux_calls.FAILED
 
-    monkeypatch.setattr(_linux_calls, "sys_mremap", refuse)
+    monkeypatch.setattr(linux_calls, "sys_mremap", refuse)
 
     assert linux_memory().remap_refusal == "mremap: Invalid argument"

@@ -8,7 +8,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends._linux import LinuxMemory
+from madl.backends.host.linux import LinuxMemory
 from madl.errors import OutOfMemoryError
 from tests.backends.host import (
     GIB,

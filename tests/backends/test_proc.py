@@ -8,7 +8,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends import _proc
+from madl.backends.host import proc
 
 GIB = 1 << 30
 
@@ -20,8 +20,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "meminfo").write_text(
         f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {6 << 20} kB\n"
     )
-    monkeypatch.setattr(_proc, "_PROC", tmp_path)
-    monkeypatch.setattr(_proc, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(proc, "_PROC", tmp_path)
+    monkeypatch.setattr(proc, "_CGROUP", tmp_path / "cgroup")
     return tmp_path
 
 
@@ -32,7 +32,7 @@ def make_group(folder: Path, **files: str) -> None:
 
 
 def test_memory_info_without_cgroups(machine: Path) -> None:
-    info = _proc.memory_info()
+    info = proc.memory_info()
 
     assert (info.total_nbytes, info.available_nbytes) == (8 * GIB, 6 * GIB)
 
@@ -47,7 +47,7 @@ def test_memory_info_within_cgroup_2(machine: Path) -> None:
     )
     make_group(machine / "cgroup" / "outer" / "inner", memory__max="max")
 
-    info = _proc.memory_info()
+    info = proc.memory_info()
 
     assert (info.total_nbytes, info.available_nbytes) == (2 * GIB, 3 * GIB // 2)
 
@@ -61,7 +61,7 @@ def test_memory_info_within_cgroup_1(machine: Path) -> None:
         memory__stat="total_inactive_file 0",
     )
 
-    info = _proc.memory_info()
+    info = proc.memory_info()
 
     assert (info.total_nbytes, info.available_nbytes) == (GIB, GIB // 4)
 
@@ -70,6 +70,6 @@ def test_memory_info_where_the_container_is_the_root(machine: Path) -> None:
     (machine / "self" / "cgroup").write_text("0::/../../elsewhere\n")
     make_group(machine / "cgroup", memory__max=str(GIB), memory__current=str(2 * GIB))
 
-    info = _proc.memory_info()
+    info = proc.memory_info()
 
     assert (info.total_nbytes, info.available_nbytes) == (GIB, 0)

@@ -8,8 +8,11 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("other systems are emulated on Linux", allow_module_level=True)
 
-from madl.backends import _linux_calls, _shared_posix
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import (
+    linux_calls,
+    shared_posix,
+)
 from madl.backends.shared import SharedBackend
 from madl.testing import Failure, Fault
 from tests.backends.faulty_system import Call, SystemFaults
@@ -20,8 +23,8 @@ from tests.sweeps import Device, Sweep, cases
 SMALL = {"page_size": 64 * KIB, "limit": 20 * 64 * KIB}
 NAMES = ("mmap", "munmap", "mprotect", "madvise", "mremap")
 CALLS = [
-    *(Call(_linux_calls, f"sys_{name}", name) for name in NAMES),
-    *(Call(_shared_posix._calls, name, name) for name in ("mmap", "munmap")),
+    *(Call(linux_calls, f"sys_{name}", name) for name in NAMES),
+    *(Call(shared_posix._calls, name, name) for name in ("mmap", "munmap")),
 ]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from madl import Capability, Pool
-from madl.backends import _windows_calls as windows
-from madl.backends._windows import WindowsMemory
-from madl.backends._windows_calls import WindowsCalls
-from madl.backends._windows_reservations import SmallReservation
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import windows_calls as windows
+from madl.backends.host.windows import WindowsMemory
+from madl.backends.host.windows_calls import WindowsCalls
+from madl.backends.host.windows_reservations import SmallReservation
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from madl.testing import BackendConformance
 from tests.backends.emulated.kernel32 import calls_here

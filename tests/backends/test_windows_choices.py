@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from madl import Pool
-from madl.backends import _windows_calls as windows
-from madl.backends._windows import WindowsMemory
-from madl.backends._windows_reservations import LargeReservation
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import windows_calls as windows
+from madl.backends.host.windows import WindowsMemory
+from madl.backends.host.windows_reservations import LargeReservation
 from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from tests.backends.emulated.kernel32 import (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from madl.backends import _windows_calls as windows
-from madl.backends._windows_calls import WindowsCalls
+from madl.backends.host import windows_calls as windows
+from madl.backends.host.windows_calls import WindowsCalls
 from tests.backends.emulated.kernel32 import ROWS, calls_here, load
 
 TABLE = tomllib.loads(Path(ROWS).read_text("utf-8"))

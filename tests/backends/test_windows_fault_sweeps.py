@@ -7,8 +7,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("kernel32 is emulated on Linux", allow_module_level=True)
 
-from madl.backends._windows import WindowsMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host.windows import WindowsMemory
 from madl.testing import Failure, Fault
 from tests.backends.emulated.kernel32 import Kernel32, load
 from tests.operations import OPERATIONS

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from madl import Capability, Pool
-from madl.backends._windows import WindowsMemory
-from madl.backends._windows_reservations import (
+from madl.backends.cpu import CpuBackend
+from madl.backends.host.windows import WindowsMemory
+from madl.backends.host.windows_reservations import (
     LargeReservation,
     SmallReservation,
     WindowsReservation,
 )
-from madl.backends.cpu import CpuBackend
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from tests.backends.emulated.kernel32 import Kernel32, Without, load
 

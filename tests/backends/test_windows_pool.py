@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from madl import Memory, Pool
-from madl.backends._windows import WindowsMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host.windows import WindowsMemory
 from madl.errors import BackendCallError, OutOfMemoryError
 from tests.backends.emulated.kernel32 import Kernel32, load
 from tests.property.pool_model import PoolModel, Setting, random_step

@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl.backends._windows import WindowsMemory
-from madl.backends._windows_calls import JOB_MEMORY_USAGE, OUT_OF_MEMORY, WindowsCalls
+from madl.backends.host.windows import WindowsMemory
+from madl.backends.host.windows_calls import (
+    JOB_MEMORY_USAGE,
+    OUT_OF_MEMORY,
+    WindowsCalls,
+)
 from madl.backends.protocol import MemoryInfo
 from madl.errors import BackendCallError, OutOfMemoryError
 from tests.backends.emulated.kernel32 import Kernel32, load

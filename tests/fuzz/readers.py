@@ -14,8 +14,8 @@ from madl.diagnostics.histories import open_history
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.page_data import page_data
 from madl.diagnostics.replay import replay
-from madl.diagnostics.torch_snapshot import read_torch_snapshot
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.torch.snapshot import read_torch_snapshot
+from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError
 from madl.pool import Pool

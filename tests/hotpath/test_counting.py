@@ -6,7 +6,7 @@ import pytest
 
 from madl import Pool
 from madl.hotpath.counting import Counting
-from madl.hotpath.inside import is_inside
+from madl.hotpath.reentrancy import is_inside
 
 
 def test_who_counts_is_inside_until_the_outermost_count_ends() -> None:

@@ -1,13 +1,13 @@
-"""help() says the same of a compiled core as of an interpreted one."""
+"""help() says the same of a compiled core as of an pool one."""
 
 import inspect
 
 import pytest
 
-from madl.hotpath import IS_COMPILED, HotPool, Memory, interpreted_memory
-from madl.hotpath import interpreted_pool as interpreted
+from madl.hotpath import IS_COMPILED, HotPool, Memory
+from madl.hotpath.fallback import memory, pool
 
-BODIES = [(Memory, interpreted_memory.Memory), (HotPool, interpreted.HotPool)]
+BODIES = [(Memory, memory.Memory), (HotPool, pool.HotPool)]
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="there is one body")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from madl.hotpath.interpreted_account import Account, charges
+from madl.hotpath.fallback.account import Account, charges
 
 SIZES = st.integers(0, 1 << 62)
 

@@ -3,7 +3,8 @@
 import pytest
 
 import madl
-from madl import Memory, Pool, events, hotpath
+from madl import Memory, Pool, hotpath
+from madl.pool import events
 from madl.stacks import Stack
 
 

@@ -11,7 +11,7 @@ from madl import Memory, MissingCapabilityError, Pool
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Reservation
 
-native = pytest.importorskip("madl.hotpath._native")
+native = pytest.importorskip("madl.native.functions")
 
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_size_t
 LARGEST = 2**64 - 1

@@ -10,7 +10,7 @@ from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Reservation
 from madl.integrations.numpy import route
 
-pytest.importorskip("madl.hotpath._numpy")
+pytest.importorskip("madl.native.numpy_handler")
 
 
 class Unconvertible:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.importorskip("madl.hotpath._numpy")
+pytest.importorskip("madl.native.numpy_handler")
 
 RUNS = 50
 ALIVE = """

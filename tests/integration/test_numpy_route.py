@@ -13,7 +13,7 @@ from madl import MissingCapabilityError, Pool, default_pool, use_pool
 from madl.diagnostics import Allocate, Free, open_trace
 from madl.integrations.numpy import route
 
-pytest.importorskip("madl.hotpath._numpy")
+pytest.importorskip("madl.native.numpy_handler")
 
 LARGE = 64 << 10
 """The threshold of most tests."""

@@ -12,7 +12,7 @@ import pytest
 from madl import Pool
 from madl.integrations.numpy import Route, route
 
-pytest.importorskip("madl.hotpath._numpy")
+pytest.importorskip("madl.native.numpy_handler")
 
 LARGE = 64 << 10
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("madl.hotpath._numpy")
+pytest.importorskip("madl.native.numpy_handler")
 pytest.importorskip("numpy._core.tests", reason="this NumPy came without its tests")
 
 FOLDER = Path(__file__).parents[1] / "numpy_suite"

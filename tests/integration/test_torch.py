@@ -211,7 +211,9 @@ def test_a_program_ends_in_silence_with_tensors_alive() -> None:
 
 
 def test_pytorch_finds_the_functions_of_the_compiled_core() -> None:
-    native = pytest.importorskip("madl.hotpath._device", reason="madl is not compiled")
+    native = pytest.importorskip(
+        "madl.native.device_pools", reason="madl is not compiled"
+    )
     library = ctypes.CDLL(native.__file__)
 
     if hasattr(torch._C, "_cuda_customAllocator"):

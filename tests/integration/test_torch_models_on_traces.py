@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from madl.diagnostics import open_trace
-from madl.diagnostics.torch_models import AllocatorSettings, model_of
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.torch.models import AllocatorSettings, model_of
+from madl.diagnostics.traces.trace import Trace
 from tests.traces import needs_recorded, path_of
 
 # Peak reserved over peak live that independent simulators of the same documented rules

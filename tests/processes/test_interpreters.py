@@ -120,19 +120,19 @@ def reload(name):
 
 WITH_STATE = [
     "madl.backends.registry",
-    "madl.budget",
-    "madl.defaults",
-    "madl.ending",
+    "madl.pool.limits",
+    "madl.pool.default",
+    "madl.pool.shutdown",
     "madl.errors",
-    "madl.events",
-    "madl.forking",
+    "madl.pool.events",
+    "madl.pool.fork",
     "madl.hotpath",
     "madl.hotpath.shared",
-    "madl.location",
-    "madl.memory",
+    "madl.memory.place",
+    "madl.memory.methods",
     "madl.pool",
-    "madl.views",
-    "madl.watch",
+    "madl.memory.views",
+    "madl.pool.tracking",
 ]
 
 

@@ -133,10 +133,10 @@ def test_another_user_cannot_open_the_memory(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import madl
-    from madl.backends import _shared_posix
+    from madl.backends.host import shared_posix
 
     if kind == "shm_open":
-        monkeypatch.setattr(_shared_posix, "_create", None)
+        monkeypatch.setattr(shared_posix, "_create", None)
     pool = madl.Pool("shared")
     token = madl.share(pool.allocate(100))
     file = token._shared.descriptor.file  # type: ignore[attr-defined]  # its descriptor

@@ -221,7 +221,7 @@ class Functions:
     """The C functions over a pool, called with the interpreter's lock released."""
 
     def __init__(self, pool: Pool) -> None:
-        native = pytest.importorskip("madl.hotpath._native")
+        native = pytest.importorskip("madl.native.functions")
         found = native.native_functions(pool)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.context = found.context

@@ -8,7 +8,7 @@ from typing import Any
 from madl import Memory, Pool
 from madl.backends.sim import SimBackend
 from madl.errors import OutOfMemoryError
-from madl.options import Fit
+from madl.pool.options import Fit
 from tests.fakes import FakeBackend
 
 MIB = 1 << 20

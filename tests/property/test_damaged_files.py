@@ -17,7 +17,7 @@ from madl.diagnostics import load_snapshot, open_trace, save_snapshot, write_tra
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.page_data import page_data
-from madl.diagnostics.trace_builder import TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError
 from madl.stacks import Line

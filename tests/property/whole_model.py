@@ -11,7 +11,7 @@ from typing import Any
 import madl
 from madl import BackendCallError, Memory, OutOfMemoryError, Pool
 from madl.backends.protocol import Capability
-from madl.options import Fit, Zero
+from madl.pool.options import Fit, Zero
 from madl.testing import Failure, FakeBackend, Fault
 from madl.testing.fake_bytes import GARBAGE
 

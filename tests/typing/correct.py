@@ -13,8 +13,8 @@ import numpy as np
 import madl
 import madl.integrations.numpy
 from madl.backends.registry import open_device
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_reader import read_trace
+from madl.diagnostics.traces.reader import read_trace
+from madl.diagnostics.traces.trace import Trace
 from madl.errors import NativeFailure
 from madl.hotpath import IS_COMPILED
 from madl.integrations.shared import Token

@@ -10,7 +10,7 @@ import pytest
 from madl import Pool
 from madl.errors import CorruptedPoolError
 from madl.hotpath import BlockState
-from madl.snapshot import ArenaSnapshot, BlockSnapshot
+from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot
 from tests.fakes import FakeBackend
 from tests.interruptions import comes_between
 
@@ -255,13 +255,13 @@ def test_whoever_frees_may_wait_for_the_lock_that_check_takes(
             return 0
 
         def freed(self, allocation_id: int) -> None:
-            monkeypatch.setattr("madl.events.listeners", [])
+            monkeypatch.setattr("madl.pool.events.listeners", [])
             is_freeing.set()
             assert is_looking.wait(10)
             watched.allocate(12_345).free()  # misses, so it takes the lock
 
     watched = Looked(FakeBackend())
-    monkeypatch.setattr("madl.events.listeners", [Allocating()])
+    monkeypatch.setattr("madl.pool.events.listeners", [Allocating()])
     memory = watched.allocate(100, tag="a")
     thread = threading.Thread(target=memory.free)
     thread.start()

@@ -9,7 +9,7 @@ from madl import Capability, FileFormatError, Pool
 from madl.diagnostics.memory_viz import export_trace
 from madl.diagnostics.replay import replay
 from madl.diagnostics.replay_history import history_of_trace
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.verify import verify
 from madl.testing import FakeBackend
 from tests.traces import trace
@@ -22,7 +22,7 @@ WIDE = trace("a,0,100", f"a,1,{5 << 30}", "f,0")
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave 32 bits for addresses."""
     monkeypatch.setattr("madl.sizes.ADDRESS_SPACE_NBYTES", 1 << 32)
-    monkeypatch.setattr("madl.slowpath.LARGEST_CAPACITY_NBYTES", (1 << 32) - 1)
+    monkeypatch.setattr("madl.pool.allocate.LARGEST_CAPACITY_NBYTES", (1 << 32) - 1)
 
 
 USES: dict[str, Callable[[Trace, Path], object]] = {

@@ -8,8 +8,8 @@ import pytest
 
 from madl.diagnostics import chrome_trace, example_path, open_trace
 from madl.diagnostics.chrome_trace import export_chrome_trace
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_builder import TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.trace import Trace
 
 
 def exported(trace: Trace, folder: Path) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from madl.backends.counted import CountedBackend
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Capability, Reservation
 from madl.backends.sim import SimBackend
-from madl.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE, Damage
-from madl.debug_options import DebugOptions
-from madl.guard_bytes import FREED, FRESH, FRONT_NBYTES
-from madl.location import locate, reserved_place
-from madl.options import Zero
+from madl.errors.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE, Damage
+from madl.memory.place import locate, reserved_place
+from madl.pool.debug.options import DebugOptions
+from madl.pool.debug.patterns import FREED, FRESH, FRONT_NBYTES
+from madl.pool.options import Zero
 from madl.testing import FakeBackend, Fault
 
 KIB = 1024

@@ -11,7 +11,7 @@ import pytest
 
 import madl
 from madl import BackendCallError, BackendNotFoundError, Pool
-from madl.defaults import set_default_pool
+from madl.pool.default import set_default_pool
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend, Fault
 from tests.programs import run

@@ -9,8 +9,8 @@ from madl.diagnostics.diff import (
     contents_of_trace,
     diff,
 )
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_builder import TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.trace import Trace
 
 
 def trace(*sizes: int, tag: str | None = None, kept: int = 0) -> Trace:

@@ -5,7 +5,6 @@ import pickle
 import pytest
 
 from madl import errors
-from madl.damage import OVERRUN, Damage
 from madl.errors import (
     AttachError,
     BackendCallError,
@@ -26,6 +25,7 @@ from madl.errors import (
     OutOfMemoryReport,
     UnknownBlockError,
 )
+from madl.errors.damage import OVERRUN, Damage
 from madl.stacks import Line
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from madl.diagnostics.address_map import address_map, map_snapshot
 from madl.diagnostics.history import History
 from madl.diagnostics.replay import replay
 from madl.diagnostics.replay_history import history_of_trace
-from madl.diagnostics.trace import Trace
+from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Line
 from tests.traces import trace
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from madl.diagnostics import Allocate, Free, Marker, live_blocks, open_trace
-from madl.diagnostics.journal_format import (
+from madl.diagnostics import Allocate, Free, Marker, open_trace
+from madl.diagnostics.traces import live_blocks
+from madl.diagnostics.traces.journal_format import (
     BYTE_ORDER_MARK,
     MAGIC,
     Kind,
@@ -14,7 +15,7 @@ from madl.diagnostics.journal_format import (
     record,
     text_records,
 )
-from madl.diagnostics.journal_writer import JournalWriter
+from madl.diagnostics.traces.journal_writer import JournalWriter
 from madl.errors import FileFormatError
 from madl.stacks import Line
 

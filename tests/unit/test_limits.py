@@ -11,7 +11,7 @@ import pytest
 import madl
 from madl import Memory, OutOfMemoryError, Pool, SoftLimitWarning
 from madl.backends.sim import SimBackend
-from madl.shortage import TagLimit
+from madl.errors.report import TagLimit
 from madl.stacks import Stack
 from tests.fakes import FakeBackend, Fault
 from tests.shortages import advice_of, check_sums, report_of
@@ -182,7 +182,7 @@ def test_a_failure_gives_back_what_was_claimed(
     pool = Pool(SimBackend(total_nbytes=4 * MIB))
     with madl.tag("a", limit="100 MiB"):
         if fails == "listener":
-            monkeypatch.setattr("madl.events.listeners", [Failing()])
+            monkeypatch.setattr("madl.pool.events.listeners", [Failing()])
         for _ in range(3):
             with pytest.raises((OutOfMemoryError, KeyError)):
                 pool.allocate(60 * MIB if fails != "tag" else 101 * MIB)

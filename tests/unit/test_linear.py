@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from madl.core.linear import LinearFirstFit
 from madl.core.skiplist import SkipList
 from madl.errors import CorruptedPoolError, UnknownBlockError
+from tests.linear import LinearFirstFit
 
 
 def make_list(*blocks: tuple[int, int]) -> LinearFirstFit:

@@ -4,7 +4,7 @@ import functools
 import weakref
 from collections.abc import Iterator
 
-from madl.living import living
+from madl.pool.weak_sets import living
 from madl.testing import FakeBackend
 from tests.interruptions import comes_between
 

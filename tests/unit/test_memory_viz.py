@@ -13,8 +13,8 @@ import pytest
 from madl import Pool
 from madl.diagnostics import example_path, open_trace
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
-from madl.diagnostics.trace import Trace
-from madl.diagnostics.trace_builder import TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Line
 
 SAFE_OPCODES = {

@@ -7,7 +7,7 @@ import pytest
 from madl import Capability, Pool, testing
 from madl.backends.protocol import HugePages
 from madl.errors import MissingCapabilityError
-from madl.options import Zero
+from madl.pool.options import Zero
 from tests.fakes import FakeBackend
 
 KIB = 1024

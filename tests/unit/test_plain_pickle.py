@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from madl import FileFormatError
-from madl.diagnostics import plain_pickle
-from madl.diagnostics.plain_pickle import read_plain_pickle
+from madl.diagnostics.torch import pickle as plain_pickle
+from madl.diagnostics.torch.pickle import read_plain_pickle
 
 scalars = (
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=20)

@@ -402,13 +402,13 @@ def test_a_listener_that_raises_changes_nothing(pool: Pool) -> None:
     broken = Broken()
     pool.allocate(100, tag="t").free()
     before = figures(pool)[:2], pool.stats().tags
-    madl.events.listeners.append(broken)
+    madl.pool.events.listeners.append(broken)
 
     try:
         with pytest.raises(OSError, match="no space left"):
             pool.allocate(100, tag="t")
     finally:
-        madl.events.listeners.remove(broken)
+        madl.pool.events.listeners.remove(broken)
 
     assert (figures(pool)[:2], pool.stats().tags) == before
 

@@ -10,7 +10,7 @@ import pytest
 
 import madl
 from madl import ConfigurationError, LateSettingWarning, MissingCapabilityError, Pool
-from madl.defaults import open_pools
+from madl.pool.default import open_pools
 from madl.settings import SettingState, current
 from madl.settings.kinds import shown
 from madl.settings.known import DEFAULT_POOL_OPTIONS, SETTINGS

@@ -11,7 +11,7 @@ import madl
 from madl import OutOfMemoryError, OutOfMemoryReport, Pool
 from madl.backends.protocol import MemoryInfo, Reservation
 from madl.backends.sim import SimBackend
-from madl.shortage import Group, NativeFailure, OtherPools
+from madl.errors.report import Group, NativeFailure, OtherPools
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend
 from tests.shortages import advice_of, check_sums, fill, leak, report_of

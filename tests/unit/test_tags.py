@@ -9,7 +9,7 @@ import pytest
 
 import madl
 from madl import Memory, Pool, TagStats
-from madl.budget import TagBudget
+from madl.pool.limits import TagBudget
 from tests.interruptions import comes_between
 
 
@@ -184,7 +184,7 @@ def test_who_uses_a_tag_first_keeps_no_other_thread_waiting(
             thread.join(10)
             is_waiting.append(thread.is_alive())
 
-    monkeypatch.setattr("madl.budget.TagBudget", Slow)
+    monkeypatch.setattr("madl.pool.limits.TagBudget", Slow)
 
     pool.allocate(8, tag="never used before").free()
 

@@ -5,8 +5,8 @@ import pytest
 from madl import FileFormatError
 from madl.diagnostics.histories import open_history, past_of
 from madl.diagnostics.history import FreeSpace, Moment
-from madl.diagnostics.torch_history import TorchPast
-from madl.diagnostics.torch_snapshot import read_torch_snapshot
+from madl.diagnostics.torch.past import TorchPast
+from madl.diagnostics.torch.snapshot import read_torch_snapshot
 from tests.torch_dumps import MIB, Dump, fragmented
 
 

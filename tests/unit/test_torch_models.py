@@ -2,14 +2,14 @@
 
 import pytest
 
-from madl.diagnostics.torch_models import (
+from madl.diagnostics.torch.models import (
     UNLIMITED,
     AllocatorSettings,
     ReserveRefusedError,
     model_of,
     settings_of_text,
 )
-from madl.diagnostics.torch_models.rounding import block_nbytes, segment_nbytes
+from madl.diagnostics.torch.models.rounding import block_nbytes, segment_nbytes
 
 MIB = 1 << 20
 DEFAULT = AllocatorSettings()

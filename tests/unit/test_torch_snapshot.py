@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from madl import FileFormatError
-from madl.diagnostics import torch_snapshot
-from madl.diagnostics.torch_models import AllocatorSettings
-from madl.diagnostics.torch_snapshot import is_pickle, read_torch_snapshot
+from madl.diagnostics.torch import snapshot as torch_snapshot
+from madl.diagnostics.torch.models import AllocatorSettings
+from madl.diagnostics.torch.snapshot import is_pickle, read_torch_snapshot
 from tests.torch_dumps import BASE, MIB, Dump, fragmented
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from madl.diagnostics.trace_builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
 
 
 @pytest.mark.parametrize(

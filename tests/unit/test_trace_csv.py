@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from madl.diagnostics import Allocate, Free, open_trace, trace_csv
+from madl.diagnostics import Allocate, Free, open_trace
+from madl.diagnostics.traces import csv as trace_csv
 from madl.errors import FileFormatError
 
 HEAD = b"id,lower,upper,size\n"

@@ -15,9 +15,9 @@ from madl.diagnostics import (
     example_path,
     open_trace,
     read_trace,
-    trace_builder,
-    trace_lines,
 )
+from madl.diagnostics.traces import builder as trace_builder
+from madl.diagnostics.traces import lines as trace_lines
 from madl.errors import FileFormatError
 
 HEAD = b"# madl-trace v1\n"

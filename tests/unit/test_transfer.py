@@ -9,7 +9,7 @@ import madl.testing
 from madl import Capability, FreedMemoryError, Memory, MissingCapabilityError, Pool
 from madl import hotpath as hot
 from madl.backends.protocol import MemoryInfo, Reservation
-from madl.transfer import STAGE_NBYTES
+from madl.memory.copies import STAGE_NBYTES
 
 ALL = Capability.COPY | Capability.FILL | Capability.VIEW | Capability.STREAM_ORDERED
 
@@ -152,7 +152,7 @@ class Owners:
 
 @pytest.fixture
 def owners() -> Iterator[Owners]:
-    from madl import memory
+    from madl.memory import methods as memory
 
     owners = Owners()
     hot.register_cold({"stream": owners.stream, "record_stream": owners.record})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from madl.diagnostics.torch_models import AllocatorSettings, settings_of_text
+from madl.diagnostics.torch.models import AllocatorSettings, settings_of_text
 from madl.diagnostics.whatif import MADL, Outcome, outcomes
 from madl.diagnostics.whatif_report import CAVEAT, WhatIf, what_if
 from tests.torch_dumps import MIB, Dump, fragmented

@@ -17,8 +17,8 @@ from madl import (
 )
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Backend, Capability, Reservation
-from madl.location import reserved_place
-from madl.options import Zero
+from madl.memory.place import reserved_place
+from madl.pool.options import Zero
 from madl.testing import FakeBackend, Fault
 from madl.testing.fake_bytes import GARBAGE
 

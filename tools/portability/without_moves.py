@@ -7,10 +7,10 @@ where Linux leaves it mapped: what is committed there later cannot be touched.
 import runpy
 import sys
 
-from madl.backends import _linux
+from madl.backends.host import linux
 
 if __name__ == "__main__":
-    _linux._probe_move = lambda: "qemu's user mode loses the source"
+    linux._probe_move = lambda: "qemu's user mode loses the source"
     del sys.argv[0]
     if sys.argv[0] == "-m":
         del sys.argv[0]

@@ -3,7 +3,7 @@
 from madl import Memory
 from madl.backends.cuda import CudaBackend
 from madl.backends.protocol import Reservation
-from madl.location import locate, reserved_place
+from madl.memory.place import locate, reserved_place
 from tests.backends.cuda.emulator import Emulator
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from tests.backends.cuda.emulator import OUT_OF_MEMORY, Emulator
 from tests.backends.cuda.test_streams import make_stream
 from tests.programs import endings
 
-pytest.importorskip("madl.hotpath._device", reason="madl is not compiled")
+pytest.importorskip("madl.native.device_pools", reason="madl is not compiled")
 
 LIMIT = 64 * MIB
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_ssize_t

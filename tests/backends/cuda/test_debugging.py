@@ -4,7 +4,7 @@ import pytest
 
 from madl import MemoryCorruptionError, Pool
 from madl.backends.cuda import CudaBackend
-from madl.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE
+from madl.errors.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE
 from tests.backends.cuda.content import place
 from tests.backends.cuda.test_streams import make_stream
 

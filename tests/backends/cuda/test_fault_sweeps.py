@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from cuda.bindings import driver
 
-from madl.backends._cuda_calls import CudaCalls
 from madl.backends.cuda import CudaBackend
+from madl.backends.cuda.calls import CudaCalls
 from madl.testing import Failure, Fault
 from tests.backends.cuda.content import PAGE
 from tests.backends.cuda.emulator import INVALID_VALUE, OUT_OF_MEMORY, Emulator

@@ -9,8 +9,9 @@ import pytest
 from cuda.bindings import driver
 
 import madl
-from madl import BackendError, Memory, Pool, staged
-from madl.staged import PIECE_NBYTES, SMALLEST_NBYTES
+from madl import BackendError, Memory, Pool
+from madl.memory import staging
+from madl.memory.staging import PIECE_NBYTES, SMALLEST_NBYTES
 from tests.backends.cuda.content import MIB
 from tests.backends.cuda.emulator import ILLEGAL_ADDRESS, OUT_OF_MEMORY, Emulator
 from tests.backends.cuda.test_foreign import Lent
@@ -24,7 +25,7 @@ CONTENT = os.urandom(NBYTES)
 @pytest.fixture(autouse=True)
 def _gives_pinned_memory_back() -> Iterator[None]:
     yield
-    for pool in staged._pools.values():
+    for pool in staging._pools.values():
         assert pool.stats().live_nbytes == 0
         pool.trim()
 
@@ -184,8 +185,8 @@ def copy_both_ways(memory: Memory) -> bytes:
 def test_each_call_may_fail_and_the_blocks_go_back(
     status: int, after: bool, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged, "PIECE_NBYTES", 1 << 16)
-    monkeypatch.setattr(staged, "SMALLEST_NBYTES", 1 << 18)
+    monkeypatch.setattr(staging, "PIECE_NBYTES", 1 << 16)
+    monkeypatch.setattr(staging, "SMALLEST_NBYTES", 1 << 18)
     memory = Pool("cuda:0").allocate((1 << 18) + 8)
     copy_both_ways(memory)
     before = emulator.calls()
@@ -199,7 +200,7 @@ def test_each_call_may_fail_and_the_blocks_go_back(
         except BackendError:
             failures += 1
         emulator.recover()
-        (pool,) = staged._pools.values()
+        (pool,) = staging._pools.values()
         pool.check()
         assert pool.stats().live_nbytes == 0
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from cuda.bindings import driver
 
-from madl.backends._cuda_streams import handle_of
 from madl.backends.cuda import CudaBackend
+from madl.backends.cuda.streams import handle_of
 from tests.backends.cuda.content import PAGE
 from tests.backends.cuda.emulator import LAUNCH_FAILED, Emulator
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl.backends import _linux_calls
 from madl.backends.cpu import HostMemory
+from madl.backends.host import linux_calls
 from tests.backends.emulated.posix import OS_PAGES, Posix, build, open_memory
 
 BSDS = ("freebsd", "netbsd", "openbsd")
@@ -62,10 +62,10 @@ def emulated_freebsd(emulate: Callable[[str], Posix]) -> Posix:
 @pytest.fixture
 def android(emulate: Callable[[str], Posix], monkeypatch: pytest.MonkeyPatch) -> Posix:
     posix = emulate("android")
-    monkeypatch.setattr(_linux_calls, "libc", posix.library)
-    calls = _linux_calls.LinuxCalls(posix.library)
+    monkeypatch.setattr(linux_calls, "libc", posix.library)
+    calls = linux_calls.LinuxCalls(posix.library)
     for name in ("madvise", "mmap", "mprotect", "mremap", "munmap", "prctl"):
-        monkeypatch.setattr(_linux_calls, f"sys_{name}", getattr(calls, name))
+        monkeypatch.setattr(linux_calls, f"sys_{name}", getattr(calls, name))
     return posix
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from madl.backends._windows_calls import WindowsCalls, system_calls
+from madl.backends.host.windows_calls import WindowsCalls, system_calls
 
 FOLDER = Path(__file__).parent
 ROWS = FOLDER / "kernel32_rows.toml"

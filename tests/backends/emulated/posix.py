@@ -5,10 +5,10 @@ import errno
 import subprocess
 from pathlib import Path
 
-from madl.backends._android import AndroidMemory
-from madl.backends._bsd import BsdMemory
-from madl.backends._darwin import DarwinMemory
 from madl.backends.cpu import HostMemory
+from madl.backends.host.android import AndroidMemory
+from madl.backends.host.bsd import BsdMemory
+from madl.backends.host.darwin import DarwinMemory
 
 SOURCE = Path(__file__).with_name("posix.c")
 OS_PAGES = {

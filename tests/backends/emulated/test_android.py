@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 
 import madl
-from madl import Capability, Pool, forking
-from madl.backends import _android, _linux, _linux_calls, _posix_calls, _proc, cpu
-from madl.backends._android import AndroidMemory
+from madl import Capability, Pool
+from madl.backends import cpu
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import (
+    android as _android,
+)
+from madl.backends.host import (
+    linux,
+    linux_calls,
+    posix_calls,
+    proc,
+)
+from madl.backends.host.android import AndroidMemory
 from madl.errors import MissingCapabilityError
+from madl.pool import fork
 from tests.backends.emulated.posix import Posix
 
 PAGE = 2 << 20
@@ -69,7 +79,7 @@ def test_a_pool_hands_out_tagged_addresses_unsigned(android: Posix) -> None:
 
 def test_no_module_of_linux_or_android_makes_another_call() -> None:
     called = set()
-    for module in (_android, _linux, _linux_calls, _posix_calls, _proc):
+    for module in (_android, linux, linux_calls, posix_calls, proc):
         text = Path(str(module.__file__)).read_text("utf-8")
         called |= set(re.findall(r'declare\(\s*(?:library|libc), "(\w+)"', text))
         called |= set(re.findall(r"\blibc\.(\w+)", text))
@@ -81,13 +91,13 @@ def test_no_module_of_linux_or_android_makes_another_call() -> None:
 def test_a_node_is_never_asked_for(
     android: Posix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "madl.backends._linux_numa", raising=False)
+    monkeypatch.delitem(sys.modules, "madl.backends.host.linux_numa", raising=False)
     backend = CpuBackend(_memory=AndroidMemory())
 
     with pytest.raises(MissingCapabilityError) as caught:
         backend.choose_node(0)
 
-    assert "madl.backends._linux_numa" not in sys.modules
+    assert "madl.backends.host.linux_numa" not in sys.modules
     assert Capability.NUMA not in backend.capabilities
     assert str(caught.value) == (
         "cpu has no NUMA nodes (Android ends an app that asks for a node). "
@@ -99,7 +109,7 @@ def test_one_call_answers_low_memory(
     android: Posix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without the pools of other tests, whose memory this system does not know.
-    monkeypatch.setattr(forking, "_pools", weakref.WeakSet())
+    monkeypatch.setattr(fork, "_pools", weakref.WeakSet())
     with Pool(CpuBackend(_memory=AndroidMemory())) as pool:
         kept = pool.allocate(PAGE)
         pool.allocate(8 * PAGE).free()

@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from madl.backends._bsd import BsdMemory
+from madl.backends.host.bsd import BsdMemory
 from madl.errors import BackendCallError
 from tests.backends.emulated.posix import Posix, open_memory
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from madl.backends._plain import PlainMemory
 from madl.backends.cpu import CpuBackend
+from madl.backends.host.plain import PlainMemory
 from madl.testing import BackendConformance
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
 

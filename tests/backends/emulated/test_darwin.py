@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from madl.backends import _darwin
-from madl.backends._darwin import DarwinMemory
+from madl.backends.host import darwin
+from madl.backends.host.darwin import DarwinMemory
 from madl.errors import BackendCallError, OutOfMemoryError
 from tests.backends.emulated.posix import Posix
 
@@ -113,7 +113,7 @@ def test_memory_info_counts_free_and_inactive_pages(memory: DarwinMemory) -> Non
 
 
 def test_the_statistics_are_as_large_as_the_kernel_expects() -> None:
-    assert ctypes.sizeof(_darwin._VmStatistics) == 38 * 4
+    assert ctypes.sizeof(darwin._VmStatistics) == 38 * 4
 
 
 def test_a_machine_that_does_not_answer_is_an_error(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl.backends import _linux_calls
 from madl.backends.cpu import CpuBackend
+from madl.backends.host import linux_calls
 from madl.testing import Failure, Fault
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
 from tests.backends.faulty_system import Call, SystemFaults
@@ -41,7 +41,7 @@ def system_faults() -> Iterator[Callable[[object], SystemFaults]]:
         places = (
             [Call(calls, name, name) for name in NAMES if hasattr(calls, name)]
             if calls is not None
-            else [Call(_linux_calls, f"sys_{name}", name) for name in NAMES]
+            else [Call(linux_calls, f"sys_{name}", name) for name in NAMES]
         )
         for one in made:
             one.restore()

@@ -13,7 +13,7 @@ from madl import Memory, Pool
 from madl.backends.cpu import CpuBackend, HostMemory
 from madl.backends.protocol import Reservation
 from madl.errors import BackendCallError, OutOfMemoryError
-from madl.options import Fit
+from madl.pool.options import Fit
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
 from tests.backends.walk import Walk, steps
 from tests.property.pool_model import PoolModel, Setting, random_step

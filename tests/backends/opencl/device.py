@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from madl.backends._opencl_devices import all_devices
+from madl.backends.opencl.devices import all_devices
 from madl.errors import BackendNotFoundError
 from madl.testing.case import required_kinds
 

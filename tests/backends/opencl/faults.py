@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from madl.backends._opencl_calls import OpenclCalls
+from madl.backends.opencl.calls import OpenclCalls
 
 ALLOCATION_FAILURE, OUT_OF_RESOURCES, OUT_OF_HOST_MEMORY = -4, -5, -6
 INVALID_VALUE = -30

@@ -14,8 +14,8 @@ from madl import (
     OutOfMemoryError,
     Pool,
 )
-from madl.backends._opencl_buffers import fill_parts
 from madl.backends.opencl import OpenclBackend, madl_devices, madl_open
+from madl.backends.opencl.buffers import fill_parts
 from madl.backends.protocol import MemoryInfo
 from madl.integrations.pyopencl import default_queue
 from tests.backends.opencl.device import Gate, pyopencl_or_skip

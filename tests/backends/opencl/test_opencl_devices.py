@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from madl import BackendNotFoundError, Pool
-from madl.backends import _opencl_devices as devices
 from madl.backends.opencl import OpenclBackend, madl_devices
+from madl.backends.opencl import devices as devices
 from tests.backends.opencl.device import pyopencl_or_skip
 from tests.backends.opencl.faults import cl_error
 from tests.programs import output_of

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from madl import Pool
-from madl.backends._opencl_buffers import MOST_PARTS
 from madl.backends.opencl import OpenclBackend
+from madl.backends.opencl.buffers import MOST_PARTS
 from madl.integrations.pyopencl import PoolAllocator
 from tests.backends.opencl.device import pyopencl_or_skip
 from tests.backends.opencl.faults import FaultyCalls

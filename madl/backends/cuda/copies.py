@@ -1,0 +1,224 @@
+"""Copies, fills and streams of CUDA memory.
+
+Work without a stream is queued in the legacy default stream, as the CUDA runtime does
+it, and waited for: by themselves some of the driver's copies return early.
+"""
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from typing import Any
+
+from madl.backends.cuda.calls import SUCCESS
+from madl.backends.cuda.device import CudaDevice
+from madl.backends.cuda.streams import CudaEvent, CudaStreams, handle_of
+from madl.backends.protocol import Capability, Reservation
+from madl.backends.staging import Staging
+
+_LEGACY = 1
+_MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+_BY_THE_CPU = Capability.PINNED | Capability.MANAGED
+_ANY = "cuMemcpyAsync"
+"""The copy that finds out by the addresses whose memory each side is. The others are
+for device memory on one side, which pinned memory is not."""
+
+
+class CudaWork:
+    """The part of a CUDA backend that queues work."""
+
+    _device: CudaDevice
+    _streams: CudaStreams
+    _is_host: bool
+    """Whether the memory is the host's."""
+    capabilities: Capability
+
+    @abstractmethod
+    def _at(self, reservation: Reservation, offset: int, nbytes: int) -> int:
+        """Return the address of a range of a reservation."""
+
+    def copy_from_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy all of ``source`` to ``offset``."""
+        nbytes = source.nbytes
+        at = self._at(reservation, offset, nbytes)
+        if self._is_host and nbytes:
+            self._queue(_ANY, at, _address_of(source), nbytes, stream=stream)
+        else:
+            self._queue("cuMemcpyHtoDAsync", at, source, nbytes, stream=stream)
+
+    def copy_to_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from ``offset`` into all of ``destination``."""
+        if destination.readonly:
+            raise ValueError("destination must be writable, got a read-only buffer")
+        nbytes = destination.nbytes
+        at = self._at(reservation, offset, nbytes)
+        if self._is_host and nbytes:
+            self._queue(_ANY, _address_of(destination), at, nbytes, stream=stream)
+        else:
+            self._queue("cuMemcpyDtoHAsync", destination, at, nbytes, stream=stream)
+
+    def copy_inside(
+        self,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy inside the device."""
+        of = self._at(source, source_offset, nbytes)
+        to = self._at(destination, destination_offset, nbytes)
+        self._queue(_ANY, to, of, nbytes, stream=stream)
+
+    def copy_from_device(
+        self,
+        backend: "CudaWork",
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from another CUDA backend, by a stream of this one.
+
+        It goes from device to device where these can reach each other, else the
+        driver takes it through host memory.
+
+        Args:
+            backend: Whose memory the source is.
+            source: Where it comes from.
+            source_offset: In ``source``.
+            destination: Where it goes.
+            destination_offset: In ``destination``.
+            nbytes: How much.
+            stream: Of this backend's device; without one it is complete on return.
+        """
+        of = backend._at(source, source_offset, nbytes)
+        to = self._at(destination, destination_offset, nbytes)
+        reached = (self.capabilities | backend.capabilities) & _BY_THE_CPU
+        if reached or self.shares_streams(backend):
+            self._queue(_ANY, to, of, nbytes, stream=stream)
+            return
+        contexts = (self._device.context, backend._device.context)
+        self._queue(
+            "cuMemcpyPeerAsync", to, contexts[0], of, contexts[1], nbytes, stream=stream
+        )
+
+    def reaches(self, backend: object) -> bool:
+        """Return whether ``copy_from_device`` takes memory of another backend.
+
+        Host memory is pinned for all devices, and managed memory is everybody's.
+        """
+        return isinstance(backend, CudaWork)
+
+    def shares_streams(self, backend: object) -> bool:
+        """Return whether a stream of this backend's runs on another one too."""
+        return (
+            isinstance(backend, CudaWork)
+            and backend._device.index == self._device.index
+        )
+
+    def staging(self, host: memoryview, stream: object) -> Staging | None:
+        """Return how a large copy to or from ``host`` is done best, if not directly.
+
+        Directly go those of memory that the CPU reaches as well, those that a graph
+        captures, for later, and those of host memory that the driver knows: it is
+        pinned.
+        """
+        if self.capabilities & _BY_THE_CPU:
+            return None
+        handle = _LEGACY if stream is None else handle_of(stream)
+        if self._knows(_address_of(host)) or self.is_capturing(handle):
+            return None
+        return Staging(
+            f"cuda_pinned:{self._device.index}",
+            handle,
+            lambda: self._finish(handle),
+        )
+
+    def _knows(self, address: int) -> bool:
+        """Return whether host memory was pinned, by whomever, or is managed."""
+        calls = self._device.calls
+        name = calls.driver.CUpointer_attribute(_MEMORY_TYPE)
+        with self._device.current():
+            status, kind = calls.status("cuPointerGetAttribute", name, address)
+        return status == SUCCESS and bool(int(kind))
+
+    def _finish(self, handle: int) -> None:
+        with self._device.current():
+            self._device.calls.call("finish a copy", "cuStreamSynchronize", handle)
+
+    def fill(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Set every byte of a range."""
+        if not 0 <= value <= 255:
+            raise ValueError(f"value must be a byte, 0 to 255, got {value}")
+        at = self._at(reservation, offset, nbytes)
+        self._queue("cuMemsetD8Async", at, value, nbytes, stream=stream)
+
+    def _queue(self, function: str, *arguments: Any, stream: object) -> None:  # noqa: ANN401  # the driver's own
+        nbytes = arguments[-1]
+        if nbytes == 0:
+            return
+        handle = _LEGACY if stream is None else handle_of(stream)
+        action = f"{'fill' if 'set' in function else 'copy'} {nbytes} bytes"
+        calls = self._device.calls
+        with self._device.current():
+            calls.call(action, function, *arguments, handle)
+            if stream is None:
+                calls.call(action, "cuStreamSynchronize", handle)
+
+    def stream_key(self, stream: object) -> Hashable:
+        """Return what is equal for two objects that mean one stream."""
+        return self._streams.key(stream)
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return whether work queued on a stream goes into a graph, for later."""
+        return self._streams.is_capturing(stream)
+
+    def record(self, stream: object) -> CudaEvent:
+        """Return an event at the end of what is queued on a stream."""
+        return self._streams.record(stream)
+
+    def is_done(self, event: object) -> bool:
+        """Return whether an event has been reached, without waiting."""
+        return self._streams.is_done(event)
+
+    def wait(self, stream: object, event: object) -> None:
+        """Let what is queued on a stream from now on wait for an event."""
+        self._streams.wait(stream, event)
+
+    def synchronize(self, event: object) -> None:
+        """Return when an event has been reached."""
+        self._streams.synchronize(event)
+
+
+def _address_of(buffer: memoryview) -> int:
+    """Return where a buffer that is not empty lies, be it read-only or not."""
+    import numpy as np  # it is loaded when it is needed
+
+    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
+    return address

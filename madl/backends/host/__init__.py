@@ -1,0 +1,1 @@
+"""Host memory: one module for each operating system, through its raw calls."""

@@ -1,0 +1,152 @@
+"""Host memory by what POSIX systems share: reserve without access, then allow it.
+
+Each system's own module adds its numbers, and whatever it does better.
+"""
+
+import ctypes
+import mmap
+from typing import NamedTuple
+
+from madl.backends.host import posix_calls as posix
+from madl.backends.host.posix_calls import PROT_NONE, READ_WRITE
+from madl.backends.protocol import HugePages
+from madl.errors import MissingCapabilityError
+
+
+class MapFlags(NamedTuple):
+    """The numbers of ``mmap`` on one system: they differ, and few are refused."""
+
+    anonymous: int
+    """MAP_ANON, with MAP_PRIVATE."""
+    reserving: int
+    """MAP_NORESERVE, where there is one; 0 elsewhere."""
+    fixed: int = 0x10
+
+
+class PosixReservation:
+    """A range of addresses that cannot be touched before it is committed."""
+
+    def __init__(self, memory: "PosixMemory", address: int, nbytes: int) -> None:
+        self._memory = memory
+        self._calls = memory.calls
+        self._is_prefaulting = memory.is_prefaulting
+        self.address = address
+        self.nbytes = nbytes
+
+    def commit(self, offset: int, nbytes: int) -> None:
+        """Make the addresses usable."""
+        address = self._place(offset, nbytes)
+        if self._calls.mprotect(address, nbytes, READ_WRITE) != 0:
+            try:  # the error has no name, or it and this frame would keep each other
+                raise posix.error_of("mprotect", "commit", nbytes, is_refusal=True)
+            finally:
+                # Of several VMAs, the first may have been changed before one failed.
+                self._replace(address, nbytes, PROT_NONE)
+        self._prefault(address, nbytes)
+
+    def decommit(self, offset: int, nbytes: int) -> None:
+        """Replace the memory by addresses that nothing is behind."""
+        address = self._place(offset, nbytes)
+        # No advice does that everywhere: some keep the memory until it is needed.
+        try:
+            is_replaced = self._replace(address, nbytes, PROT_NONE)
+        except BaseException:  # a Ctrl-C: it counts as committed still
+            self._calls.mprotect(address, nbytes, READ_WRITE)
+            raise
+        if not is_replaced:
+            raise posix.error_of("mmap", "decommit", nbytes)
+
+    def remap(
+        self,
+        source: int,
+        destination: int,
+        nbytes: int,
+        into: "PosixReservation | None" = None,
+    ) -> None:
+        """Let the source go and commit the destination, or change nothing."""
+        self.decommit(source, nbytes)
+        try:
+            (self if into is None else into).commit(destination, nbytes)
+        except BaseException:
+            self.commit(source, nbytes)
+            raise
+
+    def release(self) -> None:
+        """Give the address space back."""
+        posix.unmap(self._calls.munmap, self.address, self.nbytes)
+
+    def _prefault(self, address: int, nbytes: int) -> None:
+        """Make the first touch now, if that was asked for: there is no call for it."""
+        if self._is_prefaulting:
+            ctypes.memset(address, 0, nbytes)
+
+    def _place(self, offset: int, nbytes: int) -> int:
+        """Return the address of a range of whole OS pages inside the reservation.
+
+        The BSDs round any other range to whole pages, and so take from a neighbour.
+        """
+        is_whole = offset % mmap.PAGESIZE == 0 == nbytes % mmap.PAGESIZE
+        if not is_whole or not 0 <= offset < offset + nbytes <= self.nbytes:
+            raise ValueError(
+                f"a range must be whole OS pages of {mmap.PAGESIZE} bytes inside "
+                f"{self.nbytes}, got {nbytes} at {offset}"
+            )
+        return self.address + offset
+
+    def _replace(self, address: int, nbytes: int, access: int) -> bool:
+        """Map new memory over a range, in one step; return whether it worked."""
+        flags = self._memory.flags
+        mapped = self._calls.mmap(
+            address, nbytes, access, flags.anonymous | flags.fixed, -1, 0
+        )
+        return mapped == address
+
+
+class PosixMemory:
+    """A system's memory through one C library."""
+
+    alignment = posix.ALIGNMENT
+    commit_refusal = ""
+    remap_refusal = "this system has no call that moves memory"
+    numa_refusal = "madl knows no call for it on this system"
+    huge_page_nbytes = 0
+    is_prefaulting = False
+
+    def __init__(self, library: ctypes.CDLL, flags: MapFlags) -> None:
+        self.calls = posix.PosixCalls(library)
+        self.flags = flags
+
+    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
+        """Leave the choice to the system: there is no way to ask for either."""
+        if huge:
+            raise MissingCapabilityError(
+                posix.DEVICE, "huge pages on this system", "leave out huge_pages="
+            )
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Touch what is committed from now on, or leave it to the program."""
+        self.is_prefaulting = prefault
+
+    def choose_guard_pages(self) -> None:
+        """Do nothing: what is not committed cannot be touched."""
+
+    def choose_node(self, node: int | None) -> None:
+        """Leave the choice to the system."""
+        if node is not None:
+            raise MissingCapabilityError(
+                posix.DEVICE,
+                f"NUMA nodes ({self.numa_refusal})",
+                "leave out numa_node=",
+            )
+
+    def reserve(self, nbytes: int) -> PosixReservation:
+        """Take address space."""
+        return PosixReservation(self, self._take(nbytes, PROT_NONE), nbytes)
+
+    def _take(self, nbytes: int, access: int) -> int:
+        flags = self.flags.anonymous | self.flags.reserving
+
+        def take(asked: int) -> int:
+            return self.calls.mmap(0, asked, access, flags, -1, 0)
+
+        return posix.reserve_aligned(nbytes, self.alignment, take, self.calls.munmap)

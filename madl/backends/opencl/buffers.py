@@ -1,0 +1,178 @@
+"""OpenCL buffers: memory without an address, whose parts are sub-buffers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.protocol import Capability, Reservation
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+PATTERN_NBYTES = 128
+"""The widest pattern of a fill. One byte at a time takes a driver up to 70 times as
+long."""
+
+MOST_PARTS = 1024
+"""Sub-buffers of one buffer that are kept: what makes one takes longer than the rest
+of an allocation, and a pool hands out the same places again and again."""
+
+
+class Buffers:
+    """Buffers of one context, allocated on one device when they are made.
+
+    Drivers may leave that to the first use, where running out of memory fails some
+    kernel, or ends the process. So memory of a CPU is asked for at once, by a flag,
+    and on other devices the first bytes of a new buffer are written.
+
+    Args:
+        calls: How pyopencl is called.
+        context: Whose buffers they are.
+        device: Where their memory is.
+        queue: For the write; nothing in it waits for work of the user.
+    """
+
+    capabilities = Capability.VIEW
+
+    def __init__(
+        self,
+        calls: OpenclCalls,
+        context: "cl.Context",
+        device: "cl.Device",
+        queue: "cl.CommandQueue",
+    ) -> None:
+        import pyopencl as cl
+
+        self._calls = calls
+        self._context = context
+        self._queue = queue
+        self._on_host = bool(device.type & cl.device_type.CPU)
+        self.alignment: int = max(device.mem_base_addr_align // 8, 1)
+        # By the id of a buffer, then by offset and bytes. A part says nothing of what
+        # lies there: it is the same whichever block begins at its offset.
+        self._parts: dict[int, dict[tuple[int, int], cl.Buffer]] = {}
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Make a buffer."""
+        calls = self._calls
+        buffer = calls.create_buffer(self._context, nbytes, on_host=self._on_host)
+        if not self._on_host:
+            try:
+                zeros = bytes(min(nbytes, 4))
+                calls.wait(calls.fill_buffer(self._queue, buffer, zeros, 0, len(zeros)))
+            except BaseException:
+                calls.release(buffer)
+                raise
+        self._parts[id(buffer)] = {}
+        return Reservation(buffer, nbytes, None)
+
+    def release(self, native: "cl.Buffer") -> None:
+        """Release a buffer; the driver keeps it for the work that is queued."""
+        self._calls.release(native)
+        del self._parts[id(native)]  # else they would keep its memory
+
+    def copy_from_host(
+        self,
+        queue: "cl.CommandQueue",
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        is_blocking: bool,
+    ) -> "cl.Event":
+        """Queue a copy to the device; the caller keeps ``source``."""
+        return self._calls.copy(
+            queue,
+            reservation.native,
+            source,
+            dst_offset=offset,
+            is_blocking=is_blocking,
+        )
+
+    def copy_to_host(
+        self,
+        queue: "cl.CommandQueue",
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        is_blocking: bool,
+    ) -> "cl.Event":
+        """Queue a copy from the device; the caller keeps ``destination``."""
+        return self._calls.copy(
+            queue,
+            destination,
+            reservation.native,
+            src_offset=offset,
+            is_blocking=is_blocking,
+        )
+
+    def copy_inside(
+        self,
+        queue: "cl.CommandQueue",
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+    ) -> "cl.Event":
+        """Queue a copy inside the device."""
+        return self._calls.copy(
+            queue,
+            destination.native,
+            source.native,
+            src_offset=source_offset,
+            dst_offset=destination_offset,
+            byte_count=nbytes,
+        )
+
+    def fill(
+        self,
+        queue: "cl.CommandQueue",
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+    ) -> "cl.Event":
+        """Queue a fill; the event is that of its last part."""
+        event = None
+        for start, stop, width in fill_parts(offset, nbytes):
+            pattern = bytes([value]) * width
+            event = self._calls.fill_buffer(
+                queue, reservation.native, pattern, start, stop - start
+            )
+        return event
+
+    def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
+        """Return a sub-buffer: an object of its own for what may be an older one."""
+        parts = self._parts[id(reservation.native)]
+        part = parts.get((offset, nbytes))
+        if part is None:
+            part = self._make_part(reservation.native, offset, nbytes)
+            if len(parts) >= MOST_PARTS:
+                parts.clear()
+            parts[offset, nbytes] = part
+        return self._calls.same_buffer(part)
+
+    def _make_part(self, native: "cl.Buffer", offset: int, nbytes: int) -> "cl.Buffer":
+        if offset % self.alignment:
+            raise ValueError(
+                f"a sub-buffer starts at a multiple of {self.alignment} bytes of its "
+                f"buffer, got {offset}; cut the slice there, or pass the whole "
+                "memory and an offset"
+            )
+        return self._calls.sub_buffer(native, offset, nbytes)
+
+
+def fill_parts(offset: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield start, stop and pattern width: what can be filled fast, and its ends."""
+    stop = offset + nbytes
+    first = min(-(-offset // PATTERN_NBYTES) * PATTERN_NBYTES, stop)
+    last = max(stop // PATTERN_NBYTES * PATTERN_NBYTES, first)
+    for start, end, width in (
+        (offset, first, 1),
+        (first, last, PATTERN_NBYTES),
+        (last, stop, 1),
+    ):
+        if start < end:
+            yield start, end, width

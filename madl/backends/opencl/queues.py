@@ -1,0 +1,117 @@
+"""Command queues as streams, markers as events, and copies that are on their way."""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.opencl.devices import Target, check_order
+from madl.backends.opencl.errors import translated
+from madl.backends.opencl.fork import check_process
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+_LOOKED_AT = 2  # copies on their way that each new one looks at, so that they end
+
+
+class Queues:
+    """The queues of one device in one context.
+
+    Args:
+        calls: How pyopencl is called.
+        name: The device's, for errors.
+        target: Context and device, and the queue for work without a stream.
+    """
+
+    def __init__(self, calls: OpenclCalls, name: str, target: Target) -> None:
+        self._calls = calls
+        self._name = name
+        self._target = target
+        # Nothing in it waits for the user's work, so a pool may wait for it.
+        with translated(name, "make a command queue"):
+            self.private = calls.create_queue(target.context, target.device)
+        self.default: cl.CommandQueue = target.queue or self.private
+        self._used: dict[int, cl.CommandQueue] = {}
+        # pyopencl's event of a copy waits in its destructor, as it keeps host memory.
+        self._on_their_way: deque[tuple[cl.Event, memoryview]] = deque()
+
+    def of(self, stream: object) -> "cl.CommandQueue":
+        """Return the queue of a stream, or the default one for None."""
+        check_process(self._name)
+        if stream is None:
+            return self.default
+        self.key(stream)
+        return stream
+
+    def key(self, stream: Any) -> int:  # noqa: ANN401  # whatever a user passes
+        """Return what OpenCL calls a queue; None is the default one.
+
+        Raises:
+            TypeError: It is none.
+            ValueError: It is of another device or context, or keeps no order.
+        """
+        import pyopencl as cl
+
+        stream = self.default if stream is None else stream
+        if not isinstance(stream, cl.CommandQueue):
+            raise TypeError(
+                f"a stream of {self._name} is a pyopencl.CommandQueue, got {stream!r} "
+                f"({type(stream).__name__})"
+            )
+        if stream.context != self._target.context:
+            raise ValueError(
+                f"the CommandQueue is of another context than {self._name} in this "
+                "pool; make the pool from the queue: Pool(OpenclBackend(queue))"
+            )
+        if stream.device != self._target.device:
+            raise ValueError(
+                f"the CommandQueue is of device {stream.device.name!r}, the pool of "
+                f"{self._target.device.name!r}"
+            )
+        check_order(stream)
+        number: int = stream.int_ptr
+        self._used[number] = stream
+        return number
+
+    def finish(self) -> None:
+        """Return when all that is queued by now, in every queue seen, is done."""
+        for queue in [self.default, *list(self._used.values())]:
+            self.synchronize(self.record(queue))
+
+    def record(self, stream: object) -> "cl.Event":
+        """Return a marker behind what is queued, which is handed to the device."""
+        queue = self.of(stream)
+        with translated(self._name, "record an event"):
+            event = self._calls.mark(queue)
+            # Else it might never begin, and a queue that waits for it never end.
+            self._calls.flush(queue)
+        return event
+
+    def is_done(self, event: "cl.Event") -> bool:
+        """Return whether all before a marker is done; failed work is, too."""
+        check_process(self._name)
+        with translated(self._name, "query an event"):
+            return self._calls.status(event) <= 0
+
+    def wait(self, stream: object, event: "cl.Event") -> None:
+        """Queue a barrier that waits for a marker, of any queue of the context."""
+        queue = self.of(stream)
+        with translated(self._name, "wait for an event"):
+            self._calls.hold_back(queue, event)
+
+    def synchronize(self, event: "cl.Event") -> None:
+        """Return when all before a marker is done."""
+        check_process(self._name)
+        with translated(self._name, "synchronize with an event"):
+            self._calls.wait(event)
+
+    def keep(self, event: "cl.Event", host: memoryview) -> None:
+        """Keep the event and host memory of a copy until it is done."""
+        self._on_their_way.append((event, host))
+        for _ in range(_LOOKED_AT):
+            try:
+                oldest = self._on_their_way.popleft()
+            except IndexError:  # another thread has looked at it
+                return
+            if not self.is_done(oldest[0]):
+                self._on_their_way.append(oldest)

@@ -1,0 +1,1 @@
+"""What PyTorch's memory snapshots say, and models of its allocator."""

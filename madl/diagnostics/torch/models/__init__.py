@@ -1,0 +1,37 @@
+"""Models of PyTorch's CUDA allocator: they count what it would reserve.
+
+They are written from what PyTorch documents, and have not been compared with it on a
+GPU: how far off they are there is not known.
+"""
+
+from madl.diagnostics.torch.models.expandable import ExpandableModel
+from madl.diagnostics.torch.models.model import AllocatorModel, ReserveRefusedError
+from madl.diagnostics.torch.models.segments import SegmentsModel
+from madl.diagnostics.torch.models.settings import (
+    UNLIMITED,
+    AllocatorSettings,
+    settings_of_text,
+)
+
+__all__ = [
+    "UNLIMITED",
+    "AllocatorModel",
+    "AllocatorSettings",
+    "ReserveRefusedError",
+    "model_of",
+    "settings_of_text",
+]
+
+
+def model_of(
+    settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
+) -> AllocatorModel:
+    """Return the model that the settings choose.
+
+    Args:
+        settings: As in ``PYTORCH_ALLOC_CONF``.
+        capacity_nbytes: What the device has for this process.
+    """
+    if settings.expandable_segments:
+        return ExpandableModel(settings, capacity_nbytes=capacity_nbytes)
+    return SegmentsModel(settings, capacity_nbytes=capacity_nbytes)

@@ -1,0 +1,116 @@
+"""The settings of PyTorch's allocator that change how much it reserves."""
+
+import re
+from typing import NamedTuple
+
+from madl.diagnostics.traces.trace import NBYTES_LIMIT
+
+UNLIMITED = NBYTES_LIMIT
+_PARTS = re.compile(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,\[\]]*)\s*(?:,|$)")
+_MOST_DIVISIONS = 64
+
+
+class AllocatorSettings(NamedTuple):
+    """What ``PYTORCH_ALLOC_CONF`` says, as far as the models know it.
+
+    Before PyTorch 2.9 the variable is ``PYTORCH_CUDA_ALLOC_CONF``.
+
+    Attributes:
+        expandable_segments: Whether segments are ranges of addresses that grow.
+        max_split_nbytes: Blocks that large are not split.
+        roundup_power2_divisions: ``(below, divisions)``, rising: how sizes below so
+            many bytes are rounded.
+        garbage_collection_threshold: The part of the memory from which old cached
+            segments are freed; 0 is never.
+    """
+
+    expandable_segments: bool = False
+    max_split_nbytes: int = UNLIMITED
+    roundup_power2_divisions: tuple[tuple[int, int], ...] = ()
+    garbage_collection_threshold: float = 0.0
+
+    def as_text(self) -> str:
+        """Return what to set the variable to; nothing for PyTorch's defaults.
+
+        >>> from madl.diagnostics.torch.models import AllocatorSettings
+        >>> AllocatorSettings(max_split_nbytes=128 << 20).as_text()
+        'max_split_size_mb:128'
+        """
+        parts = []
+        if self.expandable_segments:
+            parts.append("expandable_segments:True")
+        if self.max_split_nbytes != UNLIMITED:
+            parts.append(f"max_split_size_mb:{self.max_split_nbytes >> 20}")
+        if self.roundup_power2_divisions:
+            parts.append(f"roundup_power2_divisions:{self._divisions_as_text()}")
+        if self.garbage_collection_threshold:
+            threshold = f"{self.garbage_collection_threshold:g}"
+            parts.append(f"garbage_collection_threshold:{threshold}")
+        return ",".join(parts)
+
+    def divisions_for(self, nbytes: int) -> int:
+        """Return into how many parts the sizes up to the next power are divided."""
+        for below, divisions in self.roundup_power2_divisions:
+            if nbytes < below:
+                return divisions
+        return 0
+
+    def _divisions_as_text(self) -> str:
+        if len(self.roundup_power2_divisions) == 1:
+            return str(self.roundup_power2_divisions[0][1])
+        pairs = (
+            f"{'>' if below == UNLIMITED else below >> 20}:{divisions}"
+            for below, divisions in self.roundup_power2_divisions
+        )
+        return f"[{','.join(pairs)}]"
+
+
+def settings_of_text(text: str) -> AllocatorSettings:
+    """Return the settings in a text such as ``"expandable_segments:True"``.
+
+    What the models do not know is skipped: it changes the time, or the backend.
+
+    Raises:
+        ValueError: A value is not what it should be.
+    """
+    settings = AllocatorSettings()
+    for key, value in _PARTS.findall(text):
+        stripped = value.strip()
+        if key == "expandable_segments":
+            is_on = stripped.lower() == "true"
+            settings = settings._replace(expandable_segments=is_on)
+        elif key == "max_split_size_mb":
+            most = _whole(key, stripped, NBYTES_LIMIT >> 20) << 20
+            settings = settings._replace(max_split_nbytes=most)
+        elif key == "roundup_power2_divisions":
+            divisions = tuple(_divisions(key, stripped))
+            settings = settings._replace(roundup_power2_divisions=divisions)
+        elif key == "garbage_collection_threshold":
+            part = _part(key, stripped)
+            settings = settings._replace(garbage_collection_threshold=part)
+    return settings
+
+
+def _divisions(key: str, text: str) -> list[tuple[int, int]]:
+    if not text.startswith("["):
+        return [(UNLIMITED, _whole(key, text, _MOST_DIVISIONS + 1))]
+    pairs = []
+    for pair in text.strip("[]").split(","):
+        below, _, divisions = pair.partition(":")
+        limit = NBYTES_LIMIT >> 20
+        mib = limit if below.strip() == ">" else _whole(key, below, limit)
+        pairs.append((mib << 20, _whole(key, divisions, _MOST_DIVISIONS + 1)))
+    return sorted(pairs)
+
+
+def _whole(key: str, text: str, limit: int) -> int:
+    digits = text.strip()
+    if not re.fullmatch(r"[0-9]{1,18}", digits) or not 0 < int(digits) < limit:
+        raise ValueError(f"{key} must be 1..{limit - 1}, got {digits[:40]!r}")
+    return int(digits)
+
+
+def _part(key: str, text: str) -> float:
+    if not re.fullmatch(r"0?\.[0-9]{1,18}", text):
+        raise ValueError(f"{key} must lie between 0 and 1, got {text[:40]!r}")
+    return float(text)

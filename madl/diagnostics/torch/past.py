@@ -1,0 +1,265 @@
+"""What a PyTorch snapshot says about the past: where all blocks lay, and a trace.
+
+A snapshot shows the end, and the last events before it: a ring buffer forgets the
+rest. So the events are taken back one by one, which gives what was there when they
+begin. That is allocated first, in order of address; then the events are done again.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from madl.diagnostics.history import (
+    OUT_OF_MEMORY,
+    BlockTable,
+    History,
+    Moment,
+    RangeTable,
+)
+from madl.diagnostics.ranges import RangeLog
+from madl.diagnostics.torch.models.rounding import BLOCK_NBYTES
+from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
+from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.trace import Trace
+from madl.errors import FileFormatError
+from madl.sizes import align_up, format_nbytes
+
+TAKES = {"segment_alloc", "segment_map"}
+GIVES_BACK = {"segment_free", "segment_unmap"}
+_NEVER = 1 << 62
+"""After all moments there may be: the stop of a block until it is freed."""
+TOTAL_LIMIT_NBYTES = 1 << 62
+"""Of all requests together, so that no sum of them leaves 64 bits."""
+
+
+class TorchOutOfMemory(NamedTuple):
+    """A request that PyTorch could not place."""
+
+    moment: int
+    requested_nbytes: int
+    device_free_nbytes: int | None
+    """What the device had left; ``None`` where the snapshot does not say."""
+    place: str | None
+
+
+@dataclass(frozen=True)
+class TorchPast:
+    """What is known of one device."""
+
+    history: History
+    trace: Trace
+    """A request that failed is an allocation in it, freed at once."""
+    failures: tuple[TorchOutOfMemory, ...]
+    has_events: bool
+
+
+class _Held(NamedTuple):
+    row: int
+    allocation: int
+
+
+def torch_past(snapshot: TorchSnapshot, device: int) -> TorchPast:
+    """Return the past of a device, as far as the snapshot tells.
+
+    Raises:
+        FileFormatError: Its stacks name more places than a trace may have tags, or
+            more is asked for than can be added up.
+    """
+    try:
+        return _Past(snapshot, device).tell()
+    except BadEventError as bad:
+        raise FileFormatError(snapshot.path, 0, str(bad)) from None
+
+
+class _Past:
+    """A past under construction; moments count the operations of the trace."""
+
+    def __init__(self, snapshot: TorchSnapshot, device: int) -> None:
+        self._name = snapshot.name
+        self._device = device
+        is_known = device < len(snapshot.events)
+        self._events = snapshot.events[device] if is_known else ()
+        self._segments = [one for one in snapshot.segments if one.device == device]
+        self._at_end = {
+            block.address: (block, segment.stream)
+            for segment in self._segments
+            for block in segment.blocks
+            if block.is_live
+        }
+        self._builder = TraceBuilder()
+        self._log = RangeLog()
+        self._columns = tuple(array("q") for _ in BlockTable._fields)
+        self._held: dict[int, _Held] = {}
+        self._places: dict[str | None, int] = {None: 0}
+        self._failures: list[TorchOutOfMemory] = []
+        self._contradictions = 0
+        self._last_moment = 0
+
+    def tell(self) -> TorchPast:
+        notes = self._begin()
+        for event in self._events:
+            self._do(event)
+        trace = self._builder.finish(self._name)
+        if sum(trace.nbytes_of) >= TOTAL_LIMIT_NBYTES:
+            raise BadEventError(
+                f"all requests together must be below {TOTAL_LIMIT_NBYTES} bytes, "
+                f"got {sum(trace.nbytes_of)}"
+            )
+        self._last_moment = max(self._last_moment, len(trace))
+        return TorchPast(
+            self._history(trace, notes),
+            trace,
+            tuple(self._failures),
+            has_events=bool(self._events),
+        )
+
+    def _begin(self) -> list[str]:
+        """Put in place what was there before the events; say how much that was."""
+        now = [(one.address, one.nbytes) for one in self._segments]
+        for address, nbytes in _first_ranges(now, self._events):
+            self._log.add(address, nbytes, 0)
+        first = _first_blocks(self._events, self._at_end)
+        for _, event in sorted(first.items()):
+            self._allocate(event)
+        if not self._events:
+            return ["There is no history: only what was there at the end is shown."]
+        if not first:
+            return []
+        self._builder.mark("the history begins")
+        held = format_nbytes(sum(event.nbytes for event in first.values()))
+        return [
+            f"{len(first):,} blocks ({held}) are older than the history, which began "
+            "later or lost its start to newer events. They come first, in order of "
+            "address."
+        ]
+
+    def _do(self, event: TorchEvent) -> None:
+        if event.action == "alloc":
+            self._allocate(event)
+        elif event.action == "free_completed":
+            self._free(event.address)
+        elif event.action == "oom":
+            self._fail(event)
+        else:
+            change = self._log.add if event.action in TAKES else self._log.remove
+            # With the operation that comes next, for which it happens.
+            self._last_moment = len(self._builder.operations) + 1
+            change(event.address, event.nbytes, self._last_moment)
+
+    def _allocate(self, event: TorchEvent) -> None:
+        if event.address in self._held:
+            self._contradictions += 1
+            self._free(event.address)
+        self._held[event.address] = _Held(
+            len(self._columns[0]),
+            self._builder.allocate(
+                event.nbytes, stream=event.stream, tag=_one_line(event.place)
+            ),
+        )
+        moment = len(self._builder.operations)
+        place = self._places.setdefault(event.place, len(self._places))
+        capacity = self._capacity(event)
+        row = (event.address, event.nbytes, capacity, moment, _NEVER, place, place)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def _free(self, address: int) -> None:
+        held = self._held.pop(address, None)
+        if held is None:
+            self._contradictions += 1
+            return
+        self._builder.free(held.allocation)
+        self._columns[4][held.row] = len(self._builder.operations)
+
+    def _fail(self, event: TorchEvent) -> None:
+        self._failures.append(
+            TorchOutOfMemory(
+                len(self._builder.operations),
+                event.nbytes,
+                event.device_free_nbytes,
+                event.place,
+            )
+        )
+        self._builder.mark(OUT_OF_MEMORY)
+        refused = self._builder.allocate(event.nbytes, stream=event.stream)
+        self._builder.free(refused)
+
+    def _capacity(self, event: TorchEvent) -> int:
+        """Return what the block takes; exactly, if it is there at the end."""
+        block, _ = self._at_end.get(event.address, (None, 0))
+        if block is not None and block.requested_nbytes == event.nbytes:
+            return block.nbytes
+        return max(align_up(event.nbytes, BLOCK_NBYTES), BLOCK_NBYTES)
+
+    def _history(self, trace: Trace, notes: list[str]) -> History:
+        if self._contradictions:
+            notes.append(
+                f"{self._contradictions:,} events contradict others, and were skipped."
+            )
+        columns = [np.asarray(column, np.int64) for column in self._columns]
+        np.minimum(columns[4], self._last_moment + 1, out=columns[4])
+        rows = np.asarray(self._log.rows(self._last_moment), np.int64)
+        history = History(
+            name=self._name,
+            device=f"cuda:{self._device}",
+            placed_by="PyTorch's allocator, as it recorded itself",
+            last_moment=self._last_moment,
+            blocks=BlockTable(*columns),
+            committed=RangeTable(*rows.reshape(-1, 4).T),
+            holders=tuple(self._places),
+            places=tuple(self._places),
+            has_addresses=True,
+            markers=tuple(Moment(*marker) for marker in trace.markers),
+            notes=tuple(notes),
+        )
+        return replace(history, limit_nbytes=_capacity(history, self._failures))
+
+
+def _capacity(history: History, failures: list[TorchOutOfMemory]) -> int | None:
+    """Return what the device had for PyTorch: what it held, and what was left."""
+    for moment, _, left, _ in failures[-1:]:
+        if left is not None:
+            return int(history.committed_nbytes[moment]) + left
+    return None
+
+
+def _first_ranges(
+    at_end: Iterable[tuple[int, int]], events: Sequence[TorchEvent]
+) -> list[tuple[int, int]]:
+    """Return what was reserved before the events."""
+    log = RangeLog()
+    for address, nbytes in at_end:
+        log.add(address, nbytes, 0)
+    for event in reversed(events):
+        if event.action in TAKES:
+            log.remove(event.address, event.nbytes, 0)
+        elif event.action in GIVES_BACK:
+            log.add(event.address, event.nbytes, 0)
+    return log.ranges()
+
+
+def _first_blocks(
+    events: Iterable[TorchEvent], at_end: dict[int, tuple[TorchBlock, int]]
+) -> dict[int, TorchEvent]:
+    """Return the allocations, by address, of what was live before the events."""
+    first: dict[int, TorchEvent] = {}
+    seen = set[int]()
+    for event in events:
+        if event.action == "free_completed" and event.address not in seen:
+            first[event.address] = event
+        if event.action in {"alloc", "free_completed"}:
+            seen.add(event.address)
+    for address in at_end.keys() - seen:
+        block, stream = at_end[address]
+        first[address] = TorchEvent(
+            "alloc", address, block.requested_nbytes, stream, block.place
+        )
+    return first
+
+
+def _one_line(place: str | None) -> str | None:
+    """Return a tag that a line of a trace can carry."""
+    return None if place is None else " ".join(place.split())

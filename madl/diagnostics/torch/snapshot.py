@@ -1,0 +1,246 @@
+"""What ``torch.cuda.memory._dump_snapshot`` writes: segments, blocks and events."""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from madl.diagnostics.torch.fields import Fields, shown
+from madl.diagnostics.torch.models.settings import (
+    UNLIMITED,
+    AllocatorSettings,
+    settings_of_text,
+)
+from madl.diagnostics.torch.pickle import PICKLE_LIMIT_NBYTES, read_plain_pickle
+from madl.diagnostics.traces.lines import (
+    PICKLE_START,
+    TraceSource,
+    head_of,
+    path_of,
+    read_whole,
+)
+from madl.errors import FileFormatError
+
+RECORD_LIMIT = 1 << 22
+"""Of blocks, and of events: one list may stand in many places of a pickle."""
+_FRAMES_LOOKED_AT = 256
+_SIZE_LIMIT = 1 << 64
+MOVES = {"alloc", "free_completed", "segment_alloc", "segment_free"}
+MOVES |= {"segment_map", "segment_unmap", "oom"}
+"""What changes memory, or failed to. A ``free_requested`` block is not free yet."""
+
+
+class TorchBlock(NamedTuple):
+    """A part of a segment."""
+
+    address: int
+    nbytes: int
+    requested_nbytes: int
+    is_live: bool
+    """Allocated, or freed while another stream may still use it."""
+    place: str | None
+
+
+class TorchSegment(NamedTuple):
+    """What PyTorch took from the device in one piece, or mapped in a row."""
+
+    device: int
+    address: int
+    nbytes: int
+    stream: int
+    blocks: tuple[TorchBlock, ...]
+
+
+class TorchEvent(NamedTuple):
+    """An entry of a device's trace."""
+
+    action: str
+    address: int
+    nbytes: int
+    stream: int
+    place: str | None
+    device_free_nbytes: int | None = None
+    """What the device had left, at an ``oom``."""
+
+
+class TorchSnapshot(NamedTuple):
+    """A snapshot of PyTorch's allocator on all devices."""
+
+    path: str
+    name: str
+    segments: tuple[TorchSegment, ...]
+    events: tuple[tuple[TorchEvent, ...], ...]
+    """By device; of what ``MOVES`` names."""
+    settings: AllocatorSettings
+
+    @property
+    def devices(self) -> list[int]:
+        """The devices of which anything is known."""
+        named = {segment.device for segment in self.segments}
+        return sorted(named.union(n for n, events in enumerate(self.events) if events))
+
+
+def is_pickle(source: TraceSource) -> bool:
+    """Return whether the file starts as a pickle does.
+
+    Raises:
+        FileFormatError: It is a pipe, or cannot be opened or read.
+    """
+    return head_of(source, 1) == PICKLE_START
+
+
+def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:
+    """Return the snapshot in a file of ``torch.cuda.memory._dump_snapshot``.
+
+    Args:
+        source: A path, or the bytes themselves; gzipped or plain.
+
+    Raises:
+        FileFormatError: It cannot be opened, is broken, or holds anything but plain
+            containers, text and numbers. Nothing in it is ever called.
+    """
+    path = path_of(source)
+    data = read_whole(source, "a pickle", PICKLE_LIMIT_NBYTES)
+    root = Fields(read_plain_pickle(data, path), path, "")
+    places = _Places()
+    return TorchSnapshot(
+        path=path,
+        name=PurePath(path).name.removesuffix(".gz").removesuffix(".pickle"),
+        segments=_segments(root, places),
+        events=_all_events(root, places),
+        settings=_settings(root),
+    )
+
+
+class _Places:
+    """Where in the program stacks point to: one text for each stack."""
+
+    def __init__(self) -> None:
+        # Stacks are shared, in a pickle and here. Ids stay valid: the file's dicts
+        # live until all of it is read.
+        self._known: dict[int, str | None] = {}
+
+    def of(self, entry: Fields) -> str | None:
+        frames = entry.values.get("frames")
+        if not frames:
+            return None
+        if id(frames) not in self._known:
+            self._known[id(frames)] = self._place(entry)
+        return self._known[id(frames)]
+
+    def _place(self, entry: Fields) -> str | None:
+        outermost = None
+        for number, frame in enumerate(entry.dicts("frames")):
+            file, name = frame.text("filename"), frame.text("name")
+            if number == 0:
+                outermost = name or file
+            if file.endswith(".py") and not _is_of_torch(file):
+                line = frame.nbytes("line") if frame.has("line") else 0
+                return f"{file}:{line} ({name})"
+            if number == _FRAMES_LOOKED_AT:
+                break
+        return outermost or None
+
+
+def _is_of_torch(file: str) -> bool:
+    return "/torch/" in file.replace("\\", "/") or file.startswith("torch/")
+
+
+def _segments(root: Fields, places: _Places) -> tuple[TorchSegment, ...]:
+    segments, blocks = list[TorchSegment](), 0
+    for entry in root.dicts("segments"):
+        segment = TorchSegment(
+            entry.device(),
+            entry.address("address"),
+            entry.nbytes("total_size"),
+            entry.stream(),
+            tuple(_blocks(entry, places)),
+        )
+        blocks += 1 + len(segment.blocks)
+        _bound(entry, blocks, "segments and blocks")
+        segments.append(segment)
+    return tuple(segments)
+
+
+def _blocks(segment: Fields, places: _Places) -> Iterator[TorchBlock]:
+    start = address = segment.address("address")
+    end = start + segment.nbytes("total_size")
+    for entry in segment.dicts("blocks"):
+        if entry.has("address"):  # older versions leave it out: blocks have no gaps
+            address = entry.address("address")
+        nbytes = entry.nbytes("size")
+        if not start <= address <= address + nbytes <= end:
+            entry.refuse("size", f"must lie in its segment, got {nbytes}")
+        is_live = entry.text("state").startswith("active")
+        asked = entry.nbytes("requested_size") if entry.has("requested_size") else 0
+        place = places.of(entry) if is_live else None
+        yield TorchBlock(address, nbytes, asked or nbytes, is_live, place)
+        address += nbytes
+
+
+def _all_events(root: Fields, places: _Places) -> tuple[tuple[TorchEvent, ...], ...]:
+    if not root.has("device_traces"):
+        return ()
+    devices = root.values["device_traces"]
+    if not isinstance(devices, list):
+        root.refuse("device_traces", f"must be a list, got {shown(devices)}")
+    found, count = list[tuple[TorchEvent, ...]](), 0
+    for device, entries in enumerate(devices):
+        where = f"device_traces[{device}]"
+        if not isinstance(entries, list):
+            root.refuse(where, f"must be a list, got {shown(entries)}")
+        count += 1 + len(entries)
+        _bound(root, count, "events")
+        found.append(
+            tuple(
+                event
+                for number, entry in enumerate(entries)
+                for event in _event(
+                    Fields(entry, root.path, f"{where}[{number}]."), places
+                )
+            )
+        )
+    return tuple(found)
+
+
+def _event(entry: Fields, places: _Places) -> Iterator[TorchEvent]:
+    action = entry.text("action")
+    if action not in MOVES:
+        return
+    is_oom = action == "oom"
+    yield TorchEvent(
+        action,
+        0 if is_oom else entry.address("addr"),
+        entry.nbytes("size"),
+        entry.stream(),
+        places.of(entry) if action in {"alloc", "oom"} else None,
+        entry.nbytes("device_free") if is_oom and entry.has("device_free") else None,
+    )
+
+
+def _settings(root: Fields) -> AllocatorSettings:
+    """Return the settings of the process: as it set them, then as PyTorch read them."""
+    if not root.has("allocator_settings"):
+        return AllocatorSettings()
+    said = Fields(root.values["allocator_settings"], root.path, "allocator_settings.")
+    text = said.text("PYTORCH_CUDA_ALLOC_CONF") or said.text("PYTORCH_ALLOC_CONF")
+    try:
+        settings = settings_of_text(text)
+    except ValueError as error:
+        said.refuse("PYTORCH_CUDA_ALLOC_CONF", str(error))
+    if said.values.get("expandable_segments") is True:
+        settings = settings._replace(expandable_segments=True)
+    if said.has("max_split_size"):
+        most = said.integer("max_split_size", -_SIZE_LIMIT, _SIZE_LIMIT)
+        if most > 0:  # PyTorch shows its largest size, for no limit, as -1
+            settings = settings._replace(max_split_nbytes=min(most, UNLIMITED))
+    if said.values.get("garbage_collection_threshold"):  # 0 is never
+        threshold = said.part("garbage_collection_threshold")
+        settings = settings._replace(garbage_collection_threshold=threshold)
+    return settings
+
+
+def _bound(entry: Fields, count: int, what: str) -> None:
+    if count > RECORD_LIMIT:
+        raise FileFormatError(
+            entry.path, 0, f"the snapshot has more than {RECORD_LIMIT} {what}"
+        )

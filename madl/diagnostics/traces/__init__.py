@@ -1,0 +1,1 @@
+"""Allocation traces: read from files of any kind, written, and recorded."""

@@ -1,0 +1,139 @@
+"""Build a trace event by event, refusing what cannot have happened."""
+
+from array import array
+from sys import getsizeof
+
+from madl.diagnostics.traces.trace import Trace
+from madl.stacks import Stack
+
+TEXT_LIMIT_NBYTES = 128 << 20
+"""What the headers, markers and distinct tags of one trace take in memory at most."""
+_TEXT_OVERHEAD_NBYTES = 128
+"""About what a marker or a table entry takes over its text."""
+
+
+class BadEventError(ValueError):
+    """Why an event is refused; readers add the file and the line."""
+
+
+class TraceBuilder:
+    """A trace under construction.
+
+    Sizes and streams must be within the limits of ``trace``; readers check them as
+    they parse. Ids, frees and the amount of text are checked here.
+    """
+
+    def __init__(self) -> None:
+        self.operations = array("q")
+        self.nbytes_of = array("q")
+        self.live = bytearray()
+        """One byte an id: 1 while it is live."""
+        self.headers: dict[str, str] = {}
+        self.notes: list[str] = []
+        # Each ends at the last allocation that has what it is of: a stream other than
+        # 0, a tag, a stack.
+        self._stream_of = array("q")
+        self._tag_of = array("L")
+        self._stack_of = array("L")
+        self._tags: dict[str | None, int] = {None: 0}
+        self._stacks: dict[Stack, int] = {(): 0}
+        self._markers: list[tuple[int, str]] = []
+        self._text_nbytes = 0
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything but headers was added."""
+        return bool(self.operations or self._markers)
+
+    def allocate(
+        self,
+        nbytes: int,
+        *,
+        stream: int = 0,
+        tag: str | None = None,
+        stack: Stack = (),
+    ) -> int:
+        """Add an allocation and return its id; an empty tag is no tag."""
+        allocation = len(self.live)
+        if stream:
+            _extend(self._stream_of, allocation)
+            self._stream_of.append(stream)
+        if tag:
+            if tag not in self._tags:
+                self.count_text(tag)
+                self._tags[tag] = len(self._tags)
+            _extend(self._tag_of, allocation)
+            self._tag_of.append(self._tags[tag])
+        if stack:
+            self.stack_of_next(stack, allocation)
+        self.operations.append(allocation)
+        self.nbytes_of.append(nbytes)
+        self.live.append(1)
+        return allocation
+
+    def stack_of_next(self, stack: Stack, allocation: int | None = None) -> None:
+        """Say where the next allocation, or the one just added, was asked for."""
+        number = self._stacks.setdefault(stack, len(self._stacks))
+        position = len(self.live) if allocation is None else allocation
+        del self._stack_of[position:]
+        _extend(self._stack_of, position)
+        self._stack_of.append(number)
+
+    def free(self, allocation: int) -> None:
+        """Add the free of a live id."""
+        if allocation >= len(self.live):
+            raise BadEventError(
+                f"id {allocation} is freed, but only {len(self.live)} are allocated"
+            )
+        if not self.live[allocation]:
+            raise BadEventError(f"id {allocation} is freed twice")
+        self.live[allocation] = 0
+        self.operations.append(~allocation)
+
+    def mark(self, label: str) -> None:
+        """Add a marker."""
+        self.count_text(label)
+        self._markers.append((len(self.operations), label))
+
+    def describe(self, key: str, value: str) -> None:
+        """Set a header; the last of one key counts."""
+        self.count_text(key, value)
+        self.headers[key] = value
+
+    def finish(self, name: str) -> Trace:
+        """Return the trace; the builder is not used again.
+
+        Args:
+            name: Used when no header gives one.
+        """
+        count = len(self.live)
+        del self._stack_of[count:]
+        return Trace(
+            name=self.headers.get("name") or name,
+            headers=self.headers,
+            operations=self.operations,
+            nbytes_of=self.nbytes_of,
+            stream_of=_extend(self._stream_of, count) if self._stream_of else None,
+            tag_of=_extend(self._tag_of, count) if self._tag_of else None,
+            tags=tuple(self._tags),
+            markers=tuple(self._markers),
+            stack_of=_extend(self._stack_of, count) if self._stack_of else None,
+            stacks=tuple(self._stacks),
+            notes=tuple(self.notes),
+        )
+
+    def count_text(self, *texts: str) -> None:
+        """Count texts that are kept until the trace is done."""
+        self._text_nbytes += _TEXT_OVERHEAD_NBYTES + sum(map(getsizeof, texts))
+        if self._text_nbytes > TEXT_LIMIT_NBYTES:
+            raise BadEventError(
+                f"headers, markers and tags take more than {TEXT_LIMIT_NBYTES} bytes"
+            )
+
+
+def _extend(column: "array[int]", count: int) -> "array[int]":
+    """Return ``column`` after filling it with zeros to ``count`` entries."""
+    missing = count - len(column)
+    if missing:
+        column.frombytes(bytes(missing * column.itemsize))
+    return column

@@ -1,0 +1,126 @@
+"""Read traces, of whatever kind: the content of a file tells which it is.
+
+What each kind means is in the module that adds its events; that no file can do harm
+is ``trace_lines``.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import PurePath
+from typing import IO
+
+from madl.diagnostics.snapshot_json import is_snapshot
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.csv import CSV_FIRST_LINE, add_csv
+from madl.diagnostics.traces.journal_format import MAGIC, SUFFIX
+from madl.diagnostics.traces.journal_reader import add_journal
+from madl.diagnostics.traces.lines import (
+    PICKLE_START,
+    Blocks,
+    TraceSource,
+    numbered_blocks,
+    opened,
+    path_of,
+    shown,
+)
+from madl.diagnostics.traces.rmm import RMM_FIRST_LINE, add_rmm
+from madl.diagnostics.traces.text import add_text
+from madl.diagnostics.traces.trace import FIRST_LINE, Trace
+from madl.diagnostics.traces.umpire import add_umpire, is_umpire
+from madl.errors import FileFormatError
+
+_SUFFIXES = (".gz", ".trace", ".csv", ".txt", ".json", SUFFIX)
+_HEAD_NBYTES = 4096
+_ALL_KINDS = (
+    "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
+    "PyTorch's pickle"
+)
+_KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
+
+
+def open_trace(source: TraceSource) -> Trace:
+    """Return the trace in a file of any kind: its content tells which it is.
+
+    Args:
+        source: A ``madl-trace v1``, the journal of a recording, RMM's CSV log,
+            Umpire's replay log, or a CSV of ``id,lower,upper,size`` as MiniMalloc and
+            idealloc use; gzipped or plain; a path, or the bytes themselves.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+    """
+    return _read(source, _add_any)
+
+
+def read_trace(source: TraceSource) -> Trace:
+    """Return the trace in a ``madl-trace v1``, gzipped or plain.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+    """
+    return _read(source, _add_only_text)
+
+
+def _read(
+    source: TraceSource, add: Callable[[str, IO[bytes], TraceBuilder], None]
+) -> Trace:
+    path = path_of(source)
+    builder = TraceBuilder()
+    with opened(source) as file:
+        _refuse_pictures(path, file.peek()[:_HEAD_NBYTES])
+        add(path, file, builder)
+    name = PurePath(path).name
+    while name.endswith(_SUFFIXES):
+        name = name.rpartition(".")[0]
+    return builder.finish(name)
+
+
+def _refuse_pictures(path: str, head: bytes) -> None:
+    """Refuse what shows memory without events, and say what reads it."""
+    if is_snapshot(head):
+        what, readers = "a snapshot, which has no events", "view` or `madl diff"
+    elif head.startswith(PICKLE_START):
+        what, readers = "a pickle, as PyTorch's snapshots are", "view` or `madl whatif"
+    else:
+        return
+    reason = f"this is {what}. Try: `madl report`, `madl {readers}`"
+    raise FileFormatError(path, 0, reason)
+
+
+def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
+    head = file.read(len(MAGIC))
+    if head == MAGIC:
+        add_journal(path, file, builder)
+        return
+    first, lines, blocks = _start(path, file, head)
+    if is_umpire(lines):
+        add_umpire(path, chain([(1, lines)], blocks), builder)
+        return
+    add = _KINDS.get(first)
+    if add is None:
+        reason = f"{_wrong_kind(lines[0], list(_KINDS))}. Try: {_ALL_KINDS}"
+        raise FileFormatError(path, 1, reason)
+    add(path, chain([(2, lines[1:])], blocks), builder)
+
+
+def _add_only_text(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
+    first, lines, blocks = _start(path, file, b"")
+    if first != FIRST_LINE:
+        raise FileFormatError(path, 1, _wrong_kind(lines[0], [FIRST_LINE]))
+    add_text(path, chain([(2, lines[1:])], blocks), builder)
+
+
+def _start(path: str, file: IO[bytes], head: bytes) -> tuple[str, list[bytes], Blocks]:
+    """Return the first line, the first of the lines, and the blocks of the others."""
+    blocks = numbered_blocks(path, file, head)
+    _, lines = next(blocks, (1, [b""]))
+    return lines[0].rstrip().decode(errors="replace"), lines, blocks
+
+
+def _wrong_kind(line: bytes, kinds: list[str]) -> str:
+    wanted = f"the first line must be {' or '.join(map(repr, kinds))}"
+    if not line:
+        return f"{wanted}, but it is empty"
+    if b"\0" in line or "\ufffd" in line.decode(errors="replace"):
+        return f"{wanted}, but this is a binary file"
+    return f"{wanted}, got {shown(line)}"

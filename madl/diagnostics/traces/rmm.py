@@ -1,0 +1,78 @@
+"""Traces from the CSV log of RMM, the allocator of RAPIDS.
+
+A row is one event of one thread, in the order in which they were logged. Times and
+threads are not kept; streams are numbered in the order in which they appear.
+"""
+
+from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.lines import (
+    Blocks,
+    hexadecimal,
+    numbered_lines,
+    shown,
+    whole_number,
+)
+from madl.diagnostics.traces.live_blocks import LiveBlocks
+from madl.diagnostics.traces.trace import NBYTES_LIMIT
+from madl.errors import FileFormatError
+
+RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
+_STREAM_COUNT_LIMIT = 1 << 20
+_STREAM_LIMIT_NBYTES = 40
+_DEFAULT_STREAMS = (b"", b"0", b"0x0", b"default")
+
+
+def add_rmm(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
+    """Add the event of every row; an allocation that failed is a marker.
+
+    Raises:
+        FileFormatError: A row is broken.
+    """
+    rows = _Rows(builder)
+    for number, line in numbered_lines(blocks):
+        try:
+            if line:
+                rows.add(line)
+        except BadEventError as bad:
+            raise FileFormatError(path, number, str(bad)) from None
+    rows.blocks.finish()
+
+
+class _Rows:
+    def __init__(self, builder: TraceBuilder) -> None:
+        self.blocks = LiveBlocks(builder)
+        self._builder = builder
+        self._streams: dict[bytes, int] = dict.fromkeys(_DEFAULT_STREAMS, 0)
+
+    def add(self, line: bytes) -> None:
+        fields = line.split(b",")
+        if len(fields) != 6:
+            raise BadEventError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
+        _, _, action, pointer, size, stream = fields
+        nbytes = whole_number(size, "Size", NBYTES_LIMIT)
+        if action == b"allocate":
+            address = hexadecimal(pointer, "Pointer")
+            self.blocks.allocate(address, nbytes, stream=self._stream(stream))
+        elif action == b"free":
+            self.blocks.free(hexadecimal(pointer, "Pointer"))
+        elif action == b"allocate failure":
+            self._builder.mark(f"out of memory: {nbytes} bytes")
+        else:
+            raise BadEventError(
+                "Action must be allocate, allocate failure or free, "
+                f"got {shown(action)}"
+            )
+
+    def _stream(self, field: bytes) -> int:
+        number = self._streams.get(field)
+        if number is None:
+            if len(field) > _STREAM_LIMIT_NBYTES:
+                raise BadEventError(
+                    f"Stream has at most {_STREAM_LIMIT_NBYTES} letters, "
+                    f"got {shown(field)}"
+                )
+            known = len(self._streams) - len(_DEFAULT_STREAMS)
+            if known == _STREAM_COUNT_LIMIT:
+                raise BadEventError(f"more than {_STREAM_COUNT_LIMIT} streams")
+            number = self._streams[field] = known + 1
+        return number

@@ -1,0 +1,1 @@
+"""The hot path in plain Python, for where nothing compiles."""

@@ -1,0 +1,1 @@
+"""What a handle does besides being allocated and freed: views, copies, sharing."""

@@ -1,0 +1,111 @@
+"""Memory in the hands of any array library: by DLPack and CUDA's array interface.
+
+What DLPack takes is left to a library that speaks it natively, a kind of memory each:
+an exporter whose deleter is Python code would replace an exception that is in flight
+when the last importer ends.
+"""
+
+from typing import Any
+
+from madl.backends.protocol import Capability
+from madl.errors import MissingCapabilityError
+from madl.hotpath import Memory
+from madl.memory.pin import hold
+from madl.memory.place import is_plain_host, locate, uncut
+from madl.memory.views import as_array, root_of
+
+CPU = (1, 0)
+"""DLPack's name of host memory: ``kDLCPU``, and the number of the device."""
+
+UNORDERED = -1
+"""What a DLPack importer passes as its stream that sees to the order itself."""
+
+
+def cuda_array_interface(memory: Memory) -> dict[str, Any]:
+    """Return CUDA's array interface, version 3, with the stream that owns the memory.
+
+    It tells an address, so what imports it keeps the handle, but ``free()`` does not
+    wait for it.
+
+    Raises:
+        AttributeError: The memory is not CUDA's.
+    """
+    cuda = _cuda_of(memory)
+    if cuda is None:
+        raise AttributeError(
+            f"memory of {memory._pool.device} has no __cuda_array_interface__"
+        )
+    return {
+        "version": 3,
+        "shape": (memory._nbytes,),
+        "typestr": "|u1",
+        "data": (memory.address, False),
+        "strides": None,
+        "stream": cuda.stream_handle(memory.stream),
+    }
+
+
+def dlpack_device(memory: Memory) -> tuple[int, int]:
+    """Return what DLPack calls the device.
+
+    Raises:
+        MissingCapabilityError: DLPack has no word for it, or nobody exports it.
+    """
+    locate(memory, "__dlpack_device__()")
+    if is_plain_host(memory):
+        return CPU
+    found: tuple[int, int] = _cuda_buffer(memory).__dlpack_device__()
+    return found
+
+
+def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
+    """Return a capsule over the bytes, which keeps the block live.
+
+    Args:
+        memory: What is exported, as one dimension of ``uint8``.
+        stream: The importer's, whose work comes after what is queued already. The
+            block goes to nobody else while that stream still uses it.
+        options: ``max_version``, ``dl_device`` and ``copy``, those that were given:
+            exporters of older versions know none of them.
+    """
+    locate(memory, "__dlpack__()")
+    if is_plain_host(memory):
+        return as_array(memory, "uint8", None).__dlpack__(stream=stream, **options)
+    exported = _cuda_buffer(memory)
+    if stream != UNORDERED and memory._nbytes:
+        _share(memory, stream)
+    # It would take any stream, and ignore it.
+    return exported.__dlpack__(stream=UNORDERED, **options)
+
+
+def _share(memory: Memory, stream: object) -> None:
+    """Let a stream use a memory too: from now on, and until it is done with it."""
+    backend = memory._pool._backend
+    owner = memory.stream
+    if backend.stream_key(stream) != backend.stream_key(owner):
+        backend.wait(stream, backend.record(owner))
+        memory.record_stream(stream)
+
+
+def _cuda_of(memory: Memory) -> Any:  # noqa: ANN401  # this knows no backend
+    """Return the backend of CUDA memory, and None for all other."""
+    backend = memory._pool._backend.inner
+    return backend if hasattr(backend, "buffer_over") else None
+
+
+def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no types here
+    cuda = _cuda_of(memory)
+    if cuda is None:
+        raise MissingCapabilityError(
+            memory._pool.device, "DLPack", "copy to host memory with madl.copy()"
+        )
+    owner = _root_of(memory) if memory._nbytes else memory
+    return cuda.buffer_over(memory.address, memory._nbytes, owner)
+
+
+def _root_of(memory: Memory) -> object:
+    """Return what keeps a block for all views of it, whatever is freed."""
+    memory = uncut(memory)
+    if Capability.HOST_ACCESS in memory._pool.capabilities:
+        return root_of(memory)  # views of the CPU can use it too
+    return hold(memory, "__dlpack__()")

@@ -1,0 +1,1 @@
+"""C entry points into pools, for libraries that allocate from C."""

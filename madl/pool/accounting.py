@@ -1,0 +1,211 @@
+"""A pool's figures, where its blocks lie, and whether all of it adds up."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from madl.errors import CorruptedPoolError
+from madl.hotpath import BlockState, HotPool
+from madl.pool.arena import Arena
+from madl.pool.growth import Growth
+from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.stats import PoolStats
+from madl.pool.tracking import TagUsage
+
+_MOST_LOOKS = 20
+_Counted = tuple[int, int, int, int]
+_Seen = tuple[tuple[_Counted, int], _Counted]
+
+
+def collect_stats(
+    pool: HotPool, growth: Growth, tags: dict[str, TagUsage]
+) -> PoolStats:
+    """Return a pool's figures. O(blocks + pages); the pool's lock is held."""
+    states = pool._all_states()
+    live = [state for state in states if state.is_live]
+    largest = max(
+        (largest_free_nbytes(snapshot_of(arena, states)) for arena in growth.arenas),
+        default=0,
+    )
+    live_capacity = sum(state.capacity for state in live)
+    committed = growth.budget.committed_nbytes
+    free = committed - live_capacity
+    return PoolStats(
+        device=pool.device,
+        live_nbytes=pool._live_nbytes,
+        padding_nbytes=sum(state.capacity - state.nbytes for state in live),
+        cached_nbytes=sum(state.capacity for state in states if not state.is_live),
+        committed_nbytes=committed,
+        reserved_nbytes=growth.reserved_nbytes,
+        live_high_water_nbytes=pool._live_high_water,
+        committed_high_water_nbytes=growth.budget.high_water_nbytes,
+        largest_free_nbytes=largest,
+        fragmentation_ratio=1 - largest / free if free else 0.0,
+        allocation_count=pool._allocation_count,
+        free_count=pool._allocation_count - len(live),
+        miss_count=pool._all_misses(),
+        search_steps=sum(arena.blocks.index.visits for arena in growth.arenas),
+        backend_calls=growth.backend.calls,
+        recycled_pages=sum(one.recycled_pages for one in growth.family),
+        # A copy, made in one step: others use new tags without the lock.
+        tags={tag: usage.stats() for tag, usage in tags.copy().items()},
+    )
+
+
+def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
+    """Return where every block lies. O(blocks + pages); the pool's lock is held."""
+    arenas = growth.all_arenas()  # first, as in check
+    states = pool._all_states()
+    return PoolSnapshot(
+        device=pool.device,
+        live_nbytes=pool._live_nbytes,
+        committed_nbytes=growth.budget.committed_nbytes,
+        arenas=tuple(snapshot_of(arena, states) for arena in arenas),
+    )
+
+
+def check(pool: HotPool, growth: Growth) -> None:
+    """Verify what a pool's lock protects; it is held.
+
+    Raises:
+        CorruptedPoolError: With what was found and what was expected.
+    """
+    # Arenas first: an arena that a finalizer adds meanwhile would have no block.
+    arenas = growth.all_arenas()
+    states = pool._all_states()
+    for arena in arenas:
+        arena.blocks.check()
+        snapshot = snapshot_of(arena, states)
+        if arena.is_apart and all(block.state == "free" for block in snapshot.blocks):
+            continue  # a thread without the lock has yet to place its block in it
+        _check_tiling(arena, snapshot)
+
+
+def check_sums(
+    pool: HotPool, growth: Growth, locked: Callable[[Callable[[], _Seen]], _Seen]
+) -> None:
+    """Compare what is counted with what is there; ``locked`` calls with the lock held.
+
+    Bins serve other threads without the lock, and so does what is placed apart, so a
+    difference counts only when it is there again and again, though nothing is
+    allocated or freed. In between nobody has the lock: who is in the middle of a free
+    may be in a finalizer that waits for it.
+
+    Raises:
+        CorruptedPoolError: With what is counted and what is there.
+    """
+    seen: set[tuple[_Counted, int]] = set()
+    for attempt in range(_MOST_LOOKS):
+        if attempt:
+            time.sleep(attempt / 1000)  # lets a thread that is in between finish
+        counted, there = locked(lambda: (_counters(pool, growth), _sums(pool, growth)))
+        if there == counted[0]:
+            return
+        seen.add(counted)
+    if seen == {_counters(pool, growth)}:
+        raise CorruptedPoolError(*_difference(counted[0], there))
+
+
+def _counters(pool: HotPool, growth: Growth) -> tuple[_Counted, int]:
+    """Return what is counted, and what changes with each allocation."""
+    counted = pool._binned_nbytes, pool._live_nbytes, *growth.budget.counted()
+    return counted, pool._allocation_count
+
+
+def _sums(pool: HotPool, growth: Growth) -> _Counted:
+    """Return the same, added up from blocks and arenas."""
+    arenas = growth.all_arenas()  # first, as in check
+    states = pool._all_states()
+    committed = sum(arena.committed_nbytes for arena in arenas)
+    return (
+        sum(state.capacity for state in states if not state.is_live),
+        sum(state.nbytes for state in states if state.is_live),
+        committed,
+        committed,
+    )
+
+
+def _difference(counted: _Counted, there: _Counted) -> tuple[str, object, object]:
+    """Return what differs, in words, and both figures."""
+    if counted[:2] != there[:2]:
+        return "bytes in bins, and live", counted[:2], there[:2]
+    return "bytes committed, by the pool and its device", counted[2:], there[2:]
+
+
+def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:
+    position = 0
+    for block in snapshot.blocks:
+        if block.offset != position:
+            raise CorruptedPoolError(
+                "blocks of an arena without gap or overlap", block.offset, position
+            )
+        position += block.capacity_nbytes
+        if block.state != "free":
+            missing = arena.blocks.pages.missing(block.offset, block.capacity_nbytes)
+            if missing:
+                raise CorruptedPoolError("pages missing under a block", missing, 0)
+    if position != arena.nbytes:
+        raise CorruptedPoolError("bytes of all blocks", position, arena.nbytes)
+
+
+def snapshot_of(arena: Arena, states: list[BlockState]) -> ArenaSnapshot:
+    """Return where the blocks of an arena lie, and its pages."""
+    blocks = [
+        BlockSnapshot(offset, nbytes, "free")
+        for offset, nbytes in arena.blocks.free_blocks()
+    ]
+    for state in states:
+        if state.arena is arena:
+            blocks.append(
+                BlockSnapshot(
+                    state.offset,
+                    state.capacity,
+                    "live",
+                    state.nbytes,
+                    state.tag,
+                    state.stack,
+                )
+                if state.is_live
+                else BlockSnapshot(state.offset, state.capacity, "binned")
+            )
+    blocks.sort(key=lambda block: block.offset)
+    return ArenaSnapshot(
+        nbytes=arena.nbytes,
+        address=arena.address,
+        page_nbytes=arena.page_nbytes,
+        committed_runs=tuple(_committed_runs(arena)),
+        blocks=tuple(blocks),
+    )
+
+
+def _committed_runs(arena: Arena) -> Iterator[tuple[int, int]]:
+    pages = arena.blocks.pages
+    position = 0
+    top_nbytes = pages.top * arena.page_nbytes
+    missing = pages.missing_runs(0, top_nbytes) if top_nbytes else []
+    for first, stop in [*missing, (pages.top, pages.top)]:
+        start = first * arena.page_nbytes
+        if start > position:
+            yield position, start - position
+        position = stop * arena.page_nbytes
+
+
+def largest_free_nbytes(snapshot: ArenaSnapshot) -> int:
+    """Return the largest committed piece without a live block, bins included."""
+    return max((nbytes for _, nbytes in free_pieces(snapshot)), default=0)
+
+
+def free_pieces(snapshot: ArenaSnapshot) -> Iterator[tuple[int, int]]:
+    """Yield offset and bytes of each committed piece without a live block."""
+    live = [block for block in snapshot.blocks if block.state == "live"]
+    starts = [0, *(block.offset + block.capacity_nbytes for block in live)]
+    stops = [*(block.offset for block in live), snapshot.nbytes]
+    gaps = list(zip(starts, stops, strict=True))
+    runs = [(offset, offset + nbytes) for offset, nbytes in snapshot.committed_runs]
+    while gaps and runs:
+        start, stop = gaps[-1]
+        run_start, run_stop = runs[-1]
+        offset = max(start, run_start)
+        if min(stop, run_stop) > offset:
+            yield offset, min(stop, run_stop) - offset
+        # The one that starts higher cannot overlap anything further down.
+        (gaps if start >= run_start else runs).pop()

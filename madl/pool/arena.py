@@ -1,0 +1,269 @@
+"""One reservation of a device, its blocks, and the pages that are committed in it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability, Reservation
+from madl.core.first_fit import FirstFit
+from madl.errors import (
+    MadlError,
+    MissingCapabilityError,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
+from madl.hotpath import BLOCK_GRANULARITY, HotArena
+from madl.hotpath.counting import counting
+from madl.pool.limits import Budget
+from madl.sizes import align_up
+
+_Taken = TypeVar("_Taken")
+
+
+class Arena(HotArena):
+    """A reservation that a pool places blocks in.
+
+    Without ``Capability.COMMIT`` the reservation is one page, committed from the
+    start: the whole arena is one segment. Not thread-safe; the pool's lock is held.
+    """
+
+    def __init__(
+        self,
+        backend: CountedBackend,
+        nbytes: int,
+        budget: Budget,
+        *,
+        page_nbytes: int,
+        look_ahead: int,
+        is_apart: bool = False,
+        front_nbytes: int = 0,
+    ) -> None:
+        self.backend = backend
+        self.budget = budget
+        # Each block begins with so many bytes that its user does not see; address and
+        # alignment are those of what comes after them.
+        self.front_nbytes = front_nbytes
+        self.is_segment = Capability.COMMIT not in backend.capabilities
+        if self.is_segment:
+            self.reservation: Reservation = self._claimed(
+                nbytes, partial(backend.reserve, nbytes)
+            )
+        else:
+            self.reservation = backend.reserve(nbytes)
+        if (self.reservation.address or 0) % BLOCK_GRANULARITY:
+            backend.release(self.reservation)
+            if self.is_segment:
+                budget.give_back(nbytes)
+            raise MissingCapabilityError(
+                backend.device,
+                f"reservations aligned to {BLOCK_GRANULARITY} bytes",
+                "a backend that aligns them itself",
+            )
+        # Runs of pages that a call was interrupted in: nobody knows their state.
+        self._doubtful: list[tuple[int, int]] = []
+        self.is_leaving = False
+        self.can_move = Capability.REMAP in backend.capabilities
+        self.page_nbytes = nbytes if self.is_segment else page_nbytes
+        self.unused_from = 0
+        """From this offset on nobody had a block, and no memory came from elsewhere.
+        Kept by those who have to know; see ``zeroing``."""
+        start = self.reservation.address
+        super().__init__(
+            FirstFit(nbytes, self.page_nbytes, look_ahead),
+            None if start is None else start + front_nbytes,
+            is_apart=is_apart,
+        )
+        if self.is_segment:
+            self.blocks.pages.commit(0, 1)
+            budget.commit(nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved."""
+        return self.blocks.nbytes
+
+    @property
+    def committed_nbytes(self) -> int:
+        """Bytes taken from the device."""
+        return self.blocks.pages.committed * self.page_nbytes
+
+    def find(self, nbytes: int, alignment: int) -> int:
+        """Return the first offset for a block whose address is aligned, or -1."""
+        promised = min(self.backend.alignment, self.front_nbytes or alignment)
+        if alignment <= promised:
+            return self.blocks.find(nbytes, alignment)
+        # The arena's own start is aligned no further: find room to move up in.
+        offset = self.blocks.find(nbytes + alignment - promised, promised)
+        return offset if offset < 0 else self.align(offset, alignment)
+
+    def find_committed(self, nbytes: int, alignment: int) -> int:
+        """Return the lowest offset for a block that needs no page, or -1. O(n + pages).
+
+        Of a free block some pages may be committed, and others not.
+        """
+        pages = self.blocks.pages
+        for start, free_nbytes in self.blocks.free_blocks():
+            stop = min(start + free_nbytes, pages.top * self.page_nbytes)
+            offset = self.align(start, alignment)
+            if offset + nbytes > stop:
+                continue
+            for first, after in pages.missing_runs(offset, stop - offset):
+                if offset + nbytes <= first * self.page_nbytes:
+                    return offset
+                offset = self.align(after * self.page_nbytes, alignment)
+            if offset + nbytes <= stop:
+                return offset
+        return -1
+
+    def pages_under(self, offset: int, nbytes: int) -> tuple[int, int]:
+        """Return the pages ``[first, stop)`` that a range of bytes lies on."""
+        last = (offset + nbytes - 1) // self.page_nbytes
+        return offset // self.page_nbytes, last + 1
+
+    def align(self, offset: int, alignment: int) -> int:
+        """Return the next offset whose address is a multiple of it; 0 for any."""
+        start = self.front_nbytes if self.address is None else self.address
+        return align_up(start + offset, alignment or 1) - start
+
+    def commit(self, first: int, stop: int) -> None:
+        """Commit pages; on failure nothing has changed."""
+        self._change(self._commit, first, stop)
+
+    def decommit(self, first: int, stop: int) -> None:
+        """Give the memory of idle pages back to the device."""
+        self._change(self._decommit, first, stop)
+
+    def move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
+        """Take the memory of idle pages and commit it at a page of another arena.
+
+        It may be this arena too.
+        """
+        take = partial(self._move, into=into, destination=destination)
+        there = destination, destination + stop - first
+        into._change(lambda *_: self._change(take, first, stop), *there)
+
+    def _change(
+        self, change: Callable[[int, int], None], first: int, stop: int
+    ) -> None:
+        """Change the state of pages; remember those that it was interrupted in."""
+        run = first, stop
+        self._doubtful.append(run)
+        try:
+            change(first, stop)
+        except MadlError:  # the device's own: nothing has changed
+            self._doubtful.remove(run)
+            raise
+        self._doubtful.remove(run)
+
+    def _commit(self, first: int, stop: int) -> None:
+        nbytes = (stop - first) * self.page_nbytes
+        offset = first * self.page_nbytes
+        self._claimed(
+            nbytes, partial(self.backend.commit, self.reservation, offset, nbytes)
+        )
+        self.blocks.pages.commit(first, stop)
+        self.budget.commit(nbytes)
+
+    def _decommit(self, first: int, stop: int) -> None:
+        nbytes = (stop - first) * self.page_nbytes
+        self.backend.decommit(self.reservation, first * self.page_nbytes, nbytes)
+        self.blocks.pages.decommit(first, stop)
+        self.budget.decommit(nbytes)
+
+    def _move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
+        page_nbytes = self.page_nbytes
+        end = (destination + stop - first) * page_nbytes
+        # First: a move that fails may leave content there.
+        into.use_until(end)
+        self.backend.remap(
+            self.reservation,
+            first * page_nbytes,
+            destination * page_nbytes,
+            (stop - first) * page_nbytes,
+            into=into.reservation,
+        )
+        self.blocks.pages.decommit(first, stop)
+        into.blocks.pages.commit(destination, destination + stop - first)
+
+    def _claimed(self, nbytes: int, take: Callable[[], _Taken]) -> _Taken:
+        """Take bytes from the device that the pool, and all together, may have."""
+        # First: others may draw on the same limits meanwhile.
+        if not self.budget.claim(nbytes):
+            raise OutOfMemoryError(OutOfMemoryReport(self.backend.device, nbytes))
+        try:
+            return take()
+        except BaseException:
+            self.budget.give_back(nbytes)
+            raise
+
+    def use_until(self, end: int) -> int:
+        """Note that what lies before ``end`` is used; return how much of it was."""
+        with counting:
+            # No max(): another thread could come in between, and its mark be lost.
+            used = self.unused_from
+            if end > used:
+                self.unused_from = end
+        return min(end, used)
+
+    def release(self) -> None:
+        """Give the reservation back; no block of it is live.
+
+        Raises:
+            MadlError: The device keeps it, and so does the arena.
+        """
+        self.is_leaving = True
+        try:
+            self.backend.release(self.reservation)
+        except MadlError:
+            self.is_leaving = False
+            raise
+        self.budget.decommit(self.committed_nbytes)
+
+    def leave_again(self) -> None:
+        """Release it, whether or not an interrupted ``release`` had done so."""
+        with suppress(MadlError, ValueError):  # it is not known any more
+            self.backend.release(self.reservation)
+
+    def recover(self, placed: list[tuple[int, int]]) -> None:
+        """Put right what a call was interrupted in: all that is certain are blocks.
+
+        Args:
+            placed: ``(offset, nbytes)`` of each.
+        """
+        doubtful = list(self._doubtful)
+        self.blocks.rebuild(placed, doubtful)
+        for first, stop in doubtful:
+            self.backend.settle(
+                self.reservation,
+                first * self.page_nbytes,
+                (stop - first) * self.page_nbytes,
+                committed_nbytes=self.committed_nbytes,
+            )
+        self._doubtful = []  # last: whatever fails is done again
+
+
+def reserve_most(
+    reserve: Callable[[int], Arena],
+    release: Callable[[Arena], None],
+    nbytes: int,
+    at_least: int,
+    page_nbytes: int,
+) -> Arena:
+    """Reserve ``nbytes`` bytes of addresses, halved while that is refused."""
+    smallest = align_up(at_least, page_nbytes)
+    first = nbytes = max(align_up(nbytes, page_nbytes), smallest)
+    while True:
+        try:
+            arena = reserve(nbytes)
+        except OutOfMemoryError:
+            if nbytes == smallest:
+                raise
+            nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)
+            continue
+        if nbytes in (first, smallest):
+            return arena
+        release(arena)
+        # Once more: whatever bounds the addresses, others need some as well.
+        first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)

@@ -1,0 +1,1 @@
+"""Debug mode: guards around blocks, and a quarantine of what was freed."""

@@ -1,0 +1,113 @@
+"""Blocks with a reservation of their own, outside all order and within the limit.
+
+For calls that come in the middle of another one, when nothing else may be touched.
+"""
+
+from collections.abc import Callable
+
+from madl.backends.counted import CountedBackend
+from madl.errors import OutOfMemoryError
+from madl.pool.arena import Arena
+from madl.pool.limits import Budget
+from madl.sizes import align_up
+
+
+class Apart:
+    """Arenas of one block each."""
+
+    def __init__(
+        self,
+        backend: CountedBackend,
+        budget: Budget,
+        over_the_limit: Callable[[int], OutOfMemoryError],
+        front_nbytes: int = 0,
+    ) -> None:
+        self.arenas: list[Arena] = []
+        self._backend = backend
+        self._budget = budget
+        self._over_the_limit = over_the_limit
+        self._front_nbytes = front_nbytes
+
+    def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
+        """Take a block in a reservation of its own; nothing else is touched.
+
+        Args:
+            nbytes: Bytes, a multiple of the backend's granularity.
+            alignment: What the address is a multiple of; 0 for the backend's own.
+
+        Raises:
+            OutOfMemoryError: Over the limit, or the device refused. Nothing changed.
+        """
+        backend = self._backend
+        promised = min(backend.alignment, self._front_nbytes or alignment)
+        spare = align_up(max(alignment - promised, 0), backend.granularity)
+        room = self._budget.room_nbytes
+        if room is not None and nbytes > room:
+            raise self._over_the_limit(nbytes)
+        arena = self._open(nbytes + spare)
+        offset = arena.align(0, alignment)
+        self._take(arena, offset, nbytes)
+        return arena, offset
+
+    def place_at_end(self, nbytes: int, alignment: int) -> tuple[Arena, int, int]:
+        """Take a block that ends where nothing is committed, and begins near such.
+
+        Args:
+            nbytes: Of the block, its front included.
+            alignment: Of what comes after the front; a power of two.
+
+        Returns:
+            Its arena, its offset, and the bytes up to its end, ``nbytes`` or more.
+
+        Raises:
+            OutOfMemoryError: As for ``place``.
+        """
+        granularity = self._backend.granularity
+        committed_nbytes = align_up(nbytes + alignment, granularity)
+        room = self._budget.room_nbytes
+        if room is not None and committed_nbytes > room:
+            raise self._over_the_limit(nbytes)
+        arena = self._open(committed_nbytes + 2 * granularity)
+        end = granularity + committed_nbytes
+        # Down to a multiple: what is left behind the block is less than one.
+        offset = arena.align(end - nbytes + 1, alignment) - alignment
+        self._take(arena, offset, end - offset)
+        return arena, offset, end - offset
+
+    def _open(self, nbytes: int) -> Arena:
+        return Arena(
+            self._backend,
+            nbytes,
+            self._budget,
+            page_nbytes=self._backend.granularity,
+            look_ahead=1,
+            is_apart=True,
+            front_nbytes=self._front_nbytes,
+        )
+
+    def _take(self, arena: Arena, offset: int, nbytes: int) -> None:
+        """Commit a block of a new arena, and take it; or give the arena back."""
+        try:
+            if not arena.is_segment:
+                arena.commit(*arena.pages_under(offset, nbytes))
+        except BaseException:
+            self._keep(arena)
+            self.release(arena)
+            raise
+        arena.blocks.take(offset, nbytes)
+        self._keep(arena)
+
+    def _keep(self, arena: Arena) -> None:
+        """Count an arena; not before its block is there: empty ones may be released."""
+        self.arenas.append(arena)
+        self._backend.claim(arena.reservation)
+
+    def release(self, arena: Arena) -> None:
+        """Give the reservation of a block back."""
+        arena.release()
+        self.arenas.remove(arena)  # last: what the device keeps, the pool counts
+
+    def release_empty(self) -> None:
+        """Give back those that the device did not take back at once."""
+        for arena in [arena for arena in self.arenas if arena.blocks.is_empty()]:
+            self.release(arena)

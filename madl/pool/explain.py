@@ -1,0 +1,217 @@
+"""Why a request could not be placed: the figures of its pool, device and neighbours."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from madl.backends.protocol import Capability
+from madl.errors import MadlError, OutOfMemoryError, OutOfMemoryReport
+from madl.errors.report import (
+    NO_LINE,
+    NO_TAG,
+    OTHERS,
+    Group,
+    Holder,
+    OtherPools,
+    Request,
+)
+from madl.hotpath import BlockState, HotPool
+from madl.pool import accounting, fork
+from madl.pool.growth import Growth
+from madl.pool.options import PoolOptions, least_limit_nbytes
+from madl.sizes import align_up
+
+MOST_HOLDERS = 20
+"""Tags, and lines, that a report lists; what the rest holds is one more entry."""
+
+FEWEST_ALLOCATIONS = 64
+"""After fewer a pool is still being filled, and nothing looks like a leak."""
+
+
+def explain(
+    request: Request,
+    pool: HotPool,
+    growth: Growth,
+    options: PoolOptions,
+    inside: OutOfMemoryReport | None,
+) -> OutOfMemoryError:
+    """Return the error for a request; no lock is held.
+
+    Args:
+        request: What failed.
+        pool: The pool, not a lane of it.
+        growth: Where the pool finds memory.
+        options: The pool's.
+        inside: What ``look_inside`` found; None when nobody may look, since a call of
+            this thread is in the middle of a change.
+    """
+    report = inside or OutOfMemoryReport(
+        pool.device, request.nbytes, is_inside_unknown=True
+    )
+    total, unused = _memory_info(growth)
+    return OutOfMemoryError(
+        report._replace(
+            requested_nbytes=request.nbytes,
+            capacity_nbytes=request.capacity,
+            limit_nbytes=options.limit_nbytes,
+            least_limit_nbytes=least_limit_nbytes(growth.backend, request.capacity),
+            needed_nbytes=options.growth_nbytes(growth.backend, request.capacity),
+            tried=request.tried,
+            native=request.native,
+            tag_limit=request.tag_limit,
+            device_total_nbytes=total,
+            device_unused_nbytes=unused,
+            device_limit_nbytes=growth.budget.device.limit_nbytes,
+            others=_others(pool, growth),
+        )
+    )
+
+
+def look_inside(pool: HotPool, growth: Growth, capacity: int) -> OutOfMemoryReport:
+    """Return a report with all that only the pool knows; its lock is held.
+
+    Everything is from one look at the blocks, so that the sums add up whatever other
+    threads do meanwhile.
+    """
+    arenas = growth.arenas  # first, as in accounting.check
+    states = pool._all_states()
+    live = [state for state in states if state.is_live]
+    nbytes = sum(state.nbytes for state in live)
+    padding = sum(state.capacity - state.nbytes for state in live)
+    committed = growth.budget.committed_nbytes
+    pieces = [
+        piece
+        for arena in arenas
+        for piece in accounting.free_pieces(accounting.snapshot_of(arena, states))
+    ]
+    has_lines = any(state.stack for state in live)
+    return OutOfMemoryReport(
+        pool.device,
+        0,
+        committed_nbytes=committed,
+        live_nbytes=nbytes,
+        padding_nbytes=padding,
+        cached_nbytes=sum(state.capacity for state in states if not state.is_live),
+        free_nbytes=committed - nbytes - padding,
+        largest_free_nbytes=max((size for _, size in pieces), default=0),
+        live_count=len(live),
+        allocation_count=pool._allocation_count,
+        free_count=pool._allocation_count - len(live),
+        is_growing=_is_growing(pool, growth, len(live)),
+        page_nbytes=growth.options.page_nbytes,
+        enough_page_nbytes=_enough_page_nbytes(growth, pieces, capacity),
+        tags=_bounded(_held_by(live, _tag_of)),
+        lines=_bounded(_held_by(live, _line_of)) if has_lines else (),
+        largest_group=_largest_group(live),
+    )
+
+
+def _largest_group(live: list[BlockState]) -> Group | None:
+    counts = Counter(
+        (state.tag, _line_of(state) if state.stack else None, state.nbytes)
+        for state in live
+    )
+    if not counts:
+        return None
+    (tag, line, nbytes), count = max(
+        counts.items(), key=lambda item: item[0][2] * item[1]
+    )
+    return Group(tag, line, nbytes, count)
+
+
+def _tag_of(state: BlockState) -> str:
+    return NO_TAG if state.tag is None else state.tag
+
+
+def _line_of(state: BlockState) -> str:
+    return str(state.stack[0]) if state.stack else NO_LINE
+
+
+def _held_by(
+    live: list[BlockState], name_of: Callable[[BlockState], str]
+) -> list[Holder]:
+    """Return what is held under each name, the most bytes first."""
+    held: dict[str, tuple[int, int, int]] = {}
+    for state in live:
+        name = name_of(state)
+        nbytes, padding, count = held.get(name, (0, 0, 0))
+        held[name] = (
+            nbytes + state.nbytes,
+            padding + state.capacity - state.nbytes,
+            count + 1,
+        )
+    holders = [Holder(name, *figures) for name, figures in held.items()]
+    return sorted(holders, key=lambda holder: (-holder.nbytes, holder.name))
+
+
+def _bounded(holders: list[Holder]) -> tuple[Holder, ...]:
+    """Return the largest holders, and one that stands for the rest."""
+    if len(holders) <= MOST_HOLDERS:
+        return tuple(holders)
+    rest = holders[MOST_HOLDERS:]
+    others = Holder(
+        OTHERS,
+        sum(holder.nbytes for holder in rest),
+        sum(holder.padding_nbytes for holder in rest),
+        sum(holder.block_count for holder in rest),
+    )
+    return (*holders[:MOST_HOLDERS], others)
+
+
+def _is_growing(pool: HotPool, growth: Growth, live_count: int) -> bool:
+    """Return whether a program that frees most of what it allocates grows all along."""
+    count = pool._allocation_count
+    is_busy = count >= FEWEST_ALLOCATIONS and 2 * live_count <= count
+    return is_busy and growth.budget.grows_until(count)
+
+
+def _enough_page_nbytes(
+    growth: Growth, pieces: list[tuple[int, int]], capacity: int
+) -> int | None:
+    """Return the largest smaller page of which enough would be wholly free."""
+    if Capability.COMMIT not in growth.backend.capabilities:
+        return None
+    page_nbytes = growth.options.page_nbytes // 2
+    while page_nbytes and page_nbytes % growth.backend.granularity == 0:
+        whole = sum(
+            max((start + nbytes) // page_nbytes - -(-start // page_nbytes), 0)
+            for start, nbytes in pieces
+        )
+        if whole * page_nbytes >= align_up(capacity, page_nbytes):
+            return page_nbytes
+        page_nbytes //= 2
+    return None
+
+
+def _memory_info(growth: Growth) -> tuple[int | None, int | None]:
+    """Return the device's memory, and how much of it is unused; None if it fails.
+
+    What is wrong with the device must not hide why the request failed.
+    """
+    try:
+        info = growth.backend.memory_info()
+    except MadlError:
+        return None, None
+    unused = info.available_nbytes
+    if Capability.HOST_ACCESS not in growth.backend.capabilities:
+        # OpenCL does not say what others have, but other pools are known. (On the host
+        # what is committed takes nothing before it is touched.)
+        taken = growth.budget.device.committed_nbytes
+        unused = max(min(unused, info.total_nbytes - taken), 0)
+    return info.total_nbytes, unused
+
+
+def _others(pool: HotPool, growth: Growth) -> OtherPools:
+    """Return what the other pools of the device have, without asking for a lock."""
+    device = growth.budget.device
+    pools: list[Any] = [*fork.all_pools()]  # each has a Growth, not known there
+    others = [
+        other
+        for other in pools
+        if other is not pool and other._growth.budget.device is device
+    ]
+    # Not what the device has less our own: a commit may be under way.
+    return OtherPools(
+        sum(other._growth.budget.committed_nbytes for other in others),
+        sum(other._live_nbytes for other in others),
+    )

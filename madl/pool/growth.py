@@ -1,0 +1,298 @@
+"""Where a pool finds memory for a block that no committed place can hold.
+
+Idle pages first: what lies unused in a hole is committed where it is needed. Then new
+pages, up to the limit. Then another reservation. Without ``Capability.COMMIT`` every
+reservation is a segment; a miss then releases the empty segments and takes one of
+their bytes, so that segments become fewer and larger.
+"""
+
+from functools import partial
+from itertools import chain
+
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability
+from madl.errors import OutOfMemoryError, OutOfMemoryReport
+from madl.hotpath import BLOCK_GRANULARITY
+from madl.pool import paging
+from madl.pool.arena import Arena, reserve_most
+from madl.pool.dedicated import Apart
+from madl.pool.limits import Budget, device_budget
+from madl.pool.options import PoolOptions
+from madl.pool.stream_order import StreamOrder
+from madl.sizes import align_up
+
+RESERVED_PER_MEMORY = 4
+"""How much address space is reserved, as a multiple of the device's memory."""
+
+
+class Growth:
+    """A pool's arenas, and the steps by which what they have committed changes.
+
+    Small and large blocks have arenas of their own, called bands: a small block that
+    outlives its neighbours must not break up the room for a large one. All bands draw
+    on one budget of pages. Not thread-safe; the pool's lock is held. Before every
+    backend call all structures are consistent, since it may let other threads run.
+    """
+
+    def __init__(
+        self,
+        backend: CountedBackend,
+        bands: tuple[list[Arena], list[Arena]],
+        options: PoolOptions,
+    ) -> None:
+        self.backend = backend
+        self.bands = bands  # of small blocks, and of large ones; shared with the pool
+        self.options = options
+        self.budget = Budget(*options.limits_nbytes, device_budget(backend))
+        front_nbytes = options.debug.front_nbytes
+        self.apart = Apart(backend, self.budget, self._over_the_limit, front_nbytes)
+        self.recycled_pages = 0
+        # One for each stream, this one included: they share budget and arenas apart.
+        self.family = [self]
+        self.order = StreamOrder.of(backend, None)
+
+    def branch(
+        self, bands: tuple[list[Arena], list[Arena]], stream: object
+    ) -> "Growth":
+        """Return what finds memory for the blocks of another stream."""
+        growth = Growth(self.backend, bands, self.options)
+        growth.apart, growth.budget = self.apart, self.budget
+        growth.family = self.family
+        growth.order = StreamOrder.of(self.backend, stream)
+        self.family.append(growth)
+        return growth
+
+    def absorb(self, other: "Growth") -> None:
+        """Take over the arenas of a stream that is used no more."""
+        assert other is not self, "a stream has nothing to take from itself"
+        self.order.follow(other.order)  # first: it may fail
+        for mine, theirs in zip(self.bands, other.bands, strict=True):
+            mine += theirs
+            theirs.clear()
+        self.recycled_pages += other.recycled_pages
+        self.family.remove(other)
+
+    @property
+    def own_arenas(self) -> list[Arena]:
+        """Arenas of this stream's blocks, those of small ones first."""
+        return [*self.bands[0], *self.bands[1]]
+
+    @property
+    def arenas(self) -> list[Arena]:
+        """Arenas that blocks of any stream are placed in."""
+        if len(self.family) == 1:
+            return [*self.bands[0], *self.bands[1]]
+        return [arena for growth in self.family for arena in growth.own_arenas]
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """Bytes of address space taken."""
+        return sum(arena.nbytes for arena in self.all_arenas())
+
+    def all_arenas(self) -> list[Arena]:
+        """Return the arenas that blocks are placed in, then those of one block."""
+        return [*self.arenas, *self.apart.arenas]
+
+    def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
+        """Take a block of ``nbytes`` bytes; find pages for it first.
+
+        Returns:
+            Its arena and offset.
+
+        Raises:
+            OutOfMemoryError: Over the limit, or the device refused; in the latter
+                case the report has its native failure. Nothing has changed.
+        """
+        band = self.options.band_of(nbytes)
+        try:
+            arena, offset = self._place_first(band, nbytes, alignment)
+        except OutOfMemoryError:
+            found = self._place_where_pages_are(band, nbytes, alignment)
+            if found is None:
+                raise
+            arena, offset = found
+            if not self.is_own(arena):
+                # It waits, on the device, for what the owner has queued.
+                self.order.follow(self.order_of(arena))
+        arena.blocks.take(offset, nbytes)
+        return arena, offset
+
+    def _place_first(self, band: int, nbytes: int, alignment: int) -> tuple[Arena, int]:
+        """Return the first place in a band, with its pages committed."""
+        for arena in self.bands[band]:
+            offset = arena.find(nbytes, alignment)
+            if offset >= 0:
+                if self._back(arena, offset, nbytes):
+                    return arena, offset
+                raise self._over_the_limit(nbytes)
+        promised = min(self.backend.alignment, BLOCK_GRANULARITY)
+        arena = self._reserve(band, nbytes + max(alignment - promised, 0))
+        try:
+            offset = arena.find(nbytes, alignment)
+            if not self._back(arena, offset, nbytes):
+                raise self._over_the_limit(nbytes)
+        except BaseException:
+            self._close(arena)
+            raise
+        return arena, offset
+
+    def _place_where_pages_are(
+        self, band: int, nbytes: int, alignment: int
+    ) -> tuple[Arena, int] | None:
+        """Return the lowest place that needs no page, of either band. O(n).
+
+        For a pool at its limit, or on a device that is full: the first place that is
+        large enough may lie where pages were taken away, and one further up not.
+        """
+        others = [growth.own_arenas for growth in self.family if growth is not self]
+        for arena in chain(self.bands[band], self.bands[1 - band], *others):
+            offset = arena.find_committed(nbytes, alignment)
+            if offset >= 0:
+                return arena, offset
+        return None
+
+    def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
+        """Commit the pages under a range; return False when over the limit."""
+        room = self.budget.room_nbytes
+        recycled = paging.back(arena, offset, nbytes, self._donors, room)
+        self.recycled_pages += max(recycled, 0)
+        return recycled >= 0
+
+    def _donors(self) -> list[Arena]:
+        """Return the arenas whose idle pages may be taken now, without waiting."""
+        if not self.options.recycle:
+            return []
+        if not self.order.is_ordered:
+            return self.arenas
+        return [
+            arena
+            for growth in self.family
+            if any(arena.blocks.pages.idle for arena in growth.own_arenas)
+            and growth.order.is_done()
+            for arena in growth.own_arenas
+        ]
+
+    def settle(self) -> None:
+        """Wait until the device has done all work that is queued in any stream."""
+        for growth in self.family:
+            growth.order.wait()
+
+    def let_go(self) -> None:
+        """Wait, where memory is unmapped from the host, until no work can use it."""
+        if Capability.COMMIT in self.backend.capabilities:
+            self.settle()
+
+    def is_own(self, arena: Arena) -> bool:
+        """Return whether an arena's blocks are of this stream."""
+        return arena in self.bands[0] or arena in self.bands[1]
+
+    def order_of(self, arena: Arena) -> StreamOrder:
+        """Return that of the stream whose arena it is; of one apart, this one's."""
+        for growth in self.family:
+            if growth.is_own(arena):
+                return growth.order
+        return self.order
+
+    def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
+        limit = self.options.limit_nbytes
+        report = OutOfMemoryReport(self.backend.device, nbytes, limit_nbytes=limit)
+        return OutOfMemoryError(report)
+
+    def _reserve(self, band: int, at_least: int) -> Arena:
+        """Add an arena of at least the given bytes to a band."""
+        if Capability.COMMIT in self.backend.capabilities:
+            total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
+            page_nbytes = self.options.page_nbytes
+            arena = reserve_most(
+                partial(self._open, band), self._close, total, at_least, page_nbytes
+            )
+        else:
+            arena = self._reserve_segment(band, at_least)
+        self.bands[band].append(arena)
+        self.backend.claim(arena.reservation)
+        return arena
+
+    def _reserve_segment(self, band: int, at_least: int) -> Arena:
+        """Take one segment for the request in place of all that are empty."""
+        unit = self.options.segment_unit_nbytes(self.backend)
+        smallest = align_up(at_least, unit)
+        released = self._release_empty_segments()
+        room = self.budget.room_nbytes
+        if room is not None and smallest > room:
+            raise self._over_the_limit(at_least)
+        wanted = max(smallest, released)
+        if room is not None:
+            wanted = min(wanted, max(smallest, room // unit * unit))
+        try:
+            return self._open(band, wanted)
+        except OutOfMemoryError:
+            if wanted == smallest:
+                raise
+            return self._open(band, smallest)
+
+    def _release_empty_segments(self) -> int:
+        """Give back those of this stream, and of others whose work is done."""
+        released = 0
+        for growth in self.family:
+            empty = [arena for arena in growth.own_arenas if arena.blocks.is_empty()]
+            if empty and (growth is self or growth.order.is_done()):
+                for arena in empty:
+                    self._close(arena)
+                    released += arena.nbytes
+        return released
+
+    def _open(self, band: int, nbytes: int) -> Arena:
+        return Arena(
+            self.backend,
+            nbytes,
+            self.budget,
+            page_nbytes=self.options.page_nbytes,
+            look_ahead=self.options.look_ahead_of(band),
+            front_nbytes=self.options.debug.front_nbytes,
+        )
+
+    def trim(self, keep: int) -> None:
+        """Give memory back until at most ``keep`` bytes are committed.
+
+        Idle pages go, the highest first; arenas without a live block go whole. The
+        device has done its work in them by now: see ``let_go``.
+        """
+        self.apart.release_empty()
+        for arena in reversed(self.arenas):
+            if arena.is_segment:
+                if arena.blocks.is_empty() and self.budget.committed_nbytes > keep:
+                    self._close(arena)
+                continue
+            self._decommit_idle(arena, keep)
+            if arena.blocks.is_empty() and arena.committed_nbytes == 0:
+                self._close(arena)
+
+    def _decommit_idle(self, arena: Arena, keep: int) -> None:
+        while self.budget.committed_nbytes > keep:
+            over = -(-(self.budget.committed_nbytes - keep) // arena.page_nbytes)
+            first, stop = arena.blocks.pages.last_idle_run(over)
+            if first == stop:
+                return
+            arena.decommit(first, stop)
+
+    def _close(self, arena: Arena) -> None:
+        try:
+            arena.release()
+        except BaseException:
+            if arena not in self.arenas:  # a trim tries again
+                self.apart.arenas.append(arena)
+            raise
+        self.forget(arena)
+
+    def forget(self, arena: Arena) -> None:
+        """Keep an arena no longer that has been released."""
+        for arenas in chain([self.apart.arenas], *(one.bands for one in self.family)):
+            if arena in arenas:
+                arenas.remove(arena)
+
+    def stop_placing(self, seen: tuple[list[Arena], list[Arena]]) -> None:
+        """Hide the arenas from the pool; they stay here until they are empty."""
+        if self.bands is seen:  # else it was interrupted after that
+            self.bands = ([*seen[0]], [*seen[1]])
+        for band in seen:
+            band.clear()

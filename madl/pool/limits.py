@@ -1,0 +1,280 @@
+"""How much pools have taken from their device, and how much more they may take."""
+
+import itertools
+import os
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+
+from madl.backends.counted import CountedBackend
+from madl.hotpath.counting import counting, while_counting
+from madl.pool.soft_limits import SoftLimit
+from madl.pool.weak_sets import living
+
+_MOST_SAMPLES = 64
+
+
+class DeviceBudget:
+    """Committed bytes of all pools of a device, under one limit.
+
+    Pools have locks of their own, so what they have in common has one too. It is held
+    for some arithmetic only, and reentrant: a finalizer may come in between. Whoever
+    calls something meanwhile has the lock of a pool: what a signal handler allocates
+    there waits for no other one.
+    """
+
+    def __init__(self) -> None:
+        self.limit_nbytes: int | None = None
+        self.soft = SoftLimit()
+        # By pool, so that one whose call was interrupted can put its part right. Both
+        # change together, and nothing is called in between: see the class.
+        self._drawn: defaultdict[object, int] = defaultdict(int)
+        self._committed_nbytes = 0
+        self._tags: dict[str, TagBudget] = {}
+        self._lock = threading.RLock()
+        _all.add(self)
+
+    def tag(self, name: str) -> "TagBudget":
+        """Return what all pools have of a tag, and of the tags below it."""
+        budget = self._tags.get(name)
+        if budget is None:
+            # Atomic: of two threads both get what the first one put there.
+            budget = self._tags.setdefault(name, TagBudget(name))
+        return budget
+
+    @property
+    def committed_nbytes(self) -> int:
+        """Bytes that all pools have committed, or are about to."""
+        return self._committed_nbytes
+
+    @property
+    def room_nbytes(self) -> int | None:
+        """Bytes that may still be committed; ``None`` without a limit."""
+        if self.limit_nbytes is None:
+            return None
+        return max(self.limit_nbytes - self.committed_nbytes, 0)
+
+    def claim(self, pool: object, nbytes: int) -> bool:
+        """Count bytes of a pool as committed, unless that would pass the limit."""
+        with self._lock:
+            committed = self._committed_nbytes + nbytes
+            if self.limit_nbytes is not None and committed > self.limit_nbytes:
+                return False
+            self._committed_nbytes = committed
+            self._drawn[pool] += nbytes
+            self.soft.look(committed)
+            return True
+
+    def give_back(self, pool: object, nbytes: int) -> None:
+        """Count bytes of a pool as committed no more."""
+        with self._lock:
+            self._committed_nbytes -= nbytes
+            self._drawn[pool] -= nbytes
+            self._look_at(pool)
+
+    def correct(self, pool: object, nbytes: int) -> None:
+        """Set what a pool has committed."""
+        with self._lock:
+            self._committed_nbytes += nbytes - self._drawn[pool]
+            self._drawn[pool] = nbytes
+            self._look_at(pool)
+
+    def _look_at(self, pool: object) -> None:
+        """Keep no pool that has nothing; see where the limits stand."""
+        if not self._drawn[pool]:
+            del self._drawn[pool]
+        self.soft.look(self._committed_nbytes)
+
+    def drawn_by(self, pool: object) -> int:
+        """Return the bytes that one pool has committed, or is about to."""
+        return self._drawn.get(pool, 0)
+
+    def set_limits(
+        self, limit_nbytes: int | None, soft_limit_nbytes: int | None
+    ) -> None:
+        """Bound what is committed from now on."""
+        soft = SoftLimit(soft_limit_nbytes)
+        with self._lock:
+            self.limit_nbytes = limit_nbytes
+            self.soft = soft
+        soft.look(self.committed_nbytes)
+
+    def forget_lock(self) -> None:
+        """Make the lock anew, in a child: whoever held it is gone, maybe half-way."""
+        self._lock = threading.RLock()
+        self._committed_nbytes = sum(self._drawn.values())
+
+
+class TagBudget:
+    """Live bytes of a tag, and of the tags below it, in all pools of a device.
+
+    Whoever counts is within ``counting``.
+    """
+
+    __slots__ = ("__weakref__", "live_nbytes", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.live_nbytes = 0
+
+    def claim(self, nbytes: int, limit_nbytes: int) -> bool:
+        """Count bytes as live, unless that would pass a limit."""
+        # Nothing is called in between, so no other thread comes in.
+        live_nbytes = self.live_nbytes + nbytes
+        if live_nbytes > limit_nbytes:
+            return False
+        self.live_nbytes = live_nbytes
+        return True
+
+
+class Budget:
+    """Committed bytes of all arenas of a pool, under its limit and its device's.
+
+    Kept by the arenas as they commit and decommit, so that nobody has to add up. The
+    pool's lock is held, or another thread places a block apart from all else.
+    """
+
+    def __init__(
+        self,
+        limit_nbytes: int | None,
+        soft_limit_nbytes: int | None,
+        device: DeviceBudget,
+    ) -> None:
+        self.limit_nbytes = limit_nbytes
+        self.device = device
+        self.soft = SoftLimit(soft_limit_nbytes)
+        self.committed_nbytes = 0
+        self.high_water_nbytes = 0
+        self._claimed_nbytes = 0
+        self._changes = 0  # commits and decommits so far
+        self._samples: list[tuple[int, int]] = []
+
+    @property
+    def room_nbytes(self) -> int | None:
+        """Bytes that may still be committed; ``None`` without a limit."""
+        shared = self.device.room_nbytes
+        if self.limit_nbytes is None:
+            return shared
+        own = self.limit_nbytes - self.committed_nbytes - self._claimed_nbytes
+        return own if shared is None else min(own, shared)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a soft limit has been passed and nobody was told."""
+        return self.soft.is_news or self.device.soft.is_news
+
+    def is_below(self, nbytes: int) -> bool:
+        """Return whether a limit is too low for so much, whatever is given back."""
+        return any(
+            limit is not None and nbytes > limit
+            for limit in (self.limit_nbytes, self.device.limit_nbytes)
+        )
+
+    @while_counting
+    def claim(self, nbytes: int) -> bool:
+        """Count bytes that are about to be committed, unless that passes a limit."""
+        # First: what comes in between, such as a finalizer, may allocate as well.
+        self._claimed_nbytes += nbytes
+        own = self.committed_nbytes + self._claimed_nbytes
+        is_over = self.limit_nbytes is not None and own > self.limit_nbytes
+        if is_over or not self.device.claim(self, nbytes):
+            self._claimed_nbytes -= nbytes
+            return False
+        return True
+
+    @while_counting
+    def give_back(self, nbytes: int) -> None:
+        """Undo a claim."""
+        self._claimed_nbytes -= nbytes
+        self.device.give_back(self, nbytes)
+
+    @while_counting
+    def commit(self, nbytes: int) -> None:
+        """Note that bytes have been taken from the device, which were claimed."""
+        self._changes += 1
+        self._claimed_nbytes -= nbytes
+        self.committed_nbytes += nbytes
+        self.soft.look(self.committed_nbytes)
+        if self.committed_nbytes > self.high_water_nbytes:
+            self.high_water_nbytes = self.committed_nbytes
+
+    @while_counting
+    def decommit(self, nbytes: int) -> None:
+        """Note that bytes have been given back to the device."""
+        self._changes += 1
+        self.committed_nbytes -= nbytes
+        self.soft.look(self.committed_nbytes)
+        self.device.give_back(self, nbytes)
+
+    def correct(self, found: Callable[[], int]) -> None:
+        """Set what is committed, after a call that was interrupted while it counted.
+
+        Args:
+            found: Adds up what the arenas have. Called again whenever a signal handler
+                or a finalizer has committed or decommitted something meanwhile.
+        """
+        while True:
+            before = self._changes
+            nbytes = found()
+            with counting:  # calls nothing, so that nobody comes in
+                if self._changes == before:
+                    self._claimed_nbytes = 0
+                    self.committed_nbytes = nbytes
+            self.device.correct(self, nbytes)
+            if self._changes == before:
+                return
+
+    def counted(self) -> tuple[int, int]:
+        """Return what is committed, and what of the device's count is this pool's."""
+        drawn = self.device.drawn_by(self)
+        return self.committed_nbytes, drawn - self._claimed_nbytes
+
+    def sample(self, allocation_count: int) -> None:
+        """Note after how many allocations so much was committed."""
+        if self._samples and self._samples[-1][1] >= self.high_water_nbytes:
+            return
+        if len(self._samples) >= _MOST_SAMPLES:
+            del self._samples[::2]
+        self._samples.append((allocation_count, self.high_water_nbytes))
+
+    def grows_until(self, allocation_count: int) -> bool:
+        """Return whether each quarter of all allocations needed more than the last.
+
+        A program that has all that it needs after some time does not grow any more.
+        """
+        quarters = [allocation_count * part // 4 for part in range(5)]
+        reached = [
+            max((high for count, high in self._samples if count <= stop), default=0)
+            for stop in quarters
+        ]
+        least = self.high_water_nbytes // 20
+        return allocation_count > 0 and all(
+            after - before > least for before, after in itertools.pairwise(reached[1:])
+        )
+
+
+_all: "weakref.WeakSet[DeviceBudget]" = weakref.WeakSet()
+_by_name: dict[str, DeviceBudget] = {}
+_simulated: "weakref.WeakKeyDictionary[object, DeviceBudget]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def device_budget(backend: CountedBackend) -> DeviceBudget:
+    """Return the budget that all pools of a device share.
+
+    Each simulated device is one of its own, whatever its name.
+    """
+    if getattr(backend.inner, "is_simulated", False):
+        return _simulated.setdefault(backend.inner, DeviceBudget())
+    return _by_name.setdefault(backend.device, DeviceBudget())
+
+
+def _after_fork_in_child() -> None:
+    for budget in living(_all):
+        budget.forget_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
