@@ -357,7 +357,7 @@ def sanitize(session: nox.Session) -> None:
         "pytest",
         *(session.posargs or [f"tests/{folder}" for folder in folders]),
         # It measures the process, of which the sanitizers' own memory is most.
-        "--deselect=tests/unit/test_trace_files.py"
+        "--deselect=tests/unit/diagnostics/traces/test_files.py"
         "::test_half_a_million_events_need_less_than_200_mb",
         env={
             "LD_PRELOAD": str(library).strip(),

@@ -20,20 +20,20 @@ ROOT = Path(__file__).parent.parent
 NOT_COPIED = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
 SUITES = [
     *(
-        f"tests/unit/test_{name}.py"
-        for name in (
-            "skiplist",
-            "pages",
-            "first_fit",
-            "linear",
-            "growth",
-            "locking",
-            "streams",
-            "zero",
-            "pool",
-            "pool_limits",
-            "accounting",
-            "meanwhile",
+        f"tests/unit/{room}.py"
+        for room in (
+            "core/test_skiplist",
+            "core/test_pages",
+            "core/test_first_fit",
+            "core/test_linear",
+            "pool/test_growth",
+            "pool/test_lock",
+            "pool/test_streams",
+            "pool/test_zeroing",
+            "pool/test_pool",
+            "pool/test_pool_limits",
+            "pool/test_accounting",
+            "memory/test_meanwhile",
         )
     ),
     *(

@@ -18,12 +18,21 @@ from install import Wine, install, set_path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SHARING = ("memory", "processes")
-ABOUT_FILES = ("journal_reader", "recording", "spilling", "trace_writer", "whole_files")
+ABOUT_FILES = (
+    "diagnostics/test_recording",
+    "diagnostics/traces/test_journal_reader",
+    "diagnostics/traces/test_whole_files",
+    "diagnostics/traces/test_writer",
+    "spilling/test_spilling",
+)
 SUITES = (
     "tests/backends",
-    "tests/hotpath",
+    "tests/unit/hotpath",
     *(f"tests/processes/test_shared_{name}.py" for name in SHARING),
-    *(f"tests/unit/test_{name}.py" for name in ("memory", "pool", *ABOUT_FILES)),
+    *(
+        f"tests/unit/{name}.py"
+        for name in ("memory/test_memory", "pool/test_pool", *ABOUT_FILES)
+    ),
 )
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "known_differences")
 COMMANDS = (
