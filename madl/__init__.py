@@ -43,11 +43,16 @@ if TYPE_CHECKING:
     from madl.integrations.arrays import empty, empty_like, full, zeros
     from madl.integrations.shared import share
     from madl.pool import Pool, copy
-    from madl.pool.default import allocate, default_pool, devices, trim, use_pool
-    from madl.pool.device_limits import limit_device
-    from madl.pool.snapshot import PoolSnapshot
-    from madl.pool.soft_limits import SoftLimitWarning
-    from madl.pool.stats import PoolStats, TagStats
+    from madl.pool.default import (
+        allocate,
+        default_pool,
+        devices,
+        limit_device,
+        trim,
+        use_pool,
+    )
+    from madl.pool.limits import SoftLimitWarning
+    from madl.pool.stats import PoolSnapshot, PoolStats, TagStats
     from madl.settings import (
         LateSettingWarning,
         SettingState,
@@ -66,7 +71,14 @@ if TYPE_CHECKING:
 # imports madl and allocates nothing pays for nothing.
 _HOMES = {
     "madl.backends.protocol": ("Capability",),
-    "madl.pool.default": ("allocate", "default_pool", "devices", "trim", "use_pool"),
+    "madl.pool.default": (
+        "allocate",
+        "default_pool",
+        "devices",
+        "limit_device",
+        "trim",
+        "use_pool",
+    ),
     "madl.diagnostics.leaks": ("Outstanding", "leak_check", "outstanding"),
     "madl.diagnostics.recording": ("record",),
     "madl.diagnostics.stacks": ("debug", "keep_stacks"),
@@ -93,7 +105,6 @@ _HOMES = {
     ),
     "madl.hotpath": ("Memory",),
     "madl.integrations.arrays": ("empty", "empty_like", "full", "zeros"),
-    "madl.pool.device_limits": ("limit_device",),
     "madl.integrations.shared": ("share",),
     "madl.pool": ("Pool", "copy"),
     "madl.settings": (
@@ -102,10 +113,9 @@ _HOMES = {
         "configuration",
         "configure",
     ),
-    "madl.pool.snapshot": ("PoolSnapshot",),
-    "madl.pool.soft_limits": ("SoftLimitWarning",),
+    "madl.pool.stats": ("PoolSnapshot", "PoolStats", "TagStats"),
+    "madl.pool.limits": ("SoftLimitWarning",),
     "madl.spilling": ("Spillable",),
-    "madl.pool.stats": ("PoolStats", "TagStats"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

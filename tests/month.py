@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from madl import Memory, Pool
-from madl.hotpath import BLOCK_GRANULARITY
+from madl.hotpath import BLOCK_GRANULARITY, bins_of
+from madl.pool.allocate import parts_of
 from madl.sizes import align_up
 from tests.linear import LinearFirstFit
 
@@ -144,7 +145,7 @@ class Month:
 
     def _look(self, number: int) -> Day:
         stats = self.pool.stats()
-        free = [len(arena.blocks.index) for arena in self.pool._growth.arenas]
+        free = [len(arena.blocks.index) for arena in parts_of(self.pool).growth.arenas]
         snapshot = self.pool.snapshot()
         states = [block.state for arena in snapshot.arenas for block in arena.blocks]
         assert stats.live_nbytes == self.live_nbytes
@@ -159,7 +160,7 @@ class Month:
             binned_count=sum(state == "binned" for state in states),
             binned_nbytes=stats.cached_nbytes,
             free_count=sum(free),
-            bin_count=self.pool._bin_count,
+            bin_count=bins_of(self.pool).bin_count,
             resident_nbytes=_resident_nbytes(),
         )
 

@@ -15,6 +15,7 @@ from madl import Memory, OutOfMemoryError, Pool, Spillable
 from madl.backends.protocol import Capability
 from madl.diagnostics import read_trace
 from madl.hotpath import IS_COMPILED
+from madl.pool.allocate import parts_of
 from madl.sizes import ADDRESS_SPACE_NBYTES
 
 NONE, HOST = Capability.NONE, Capability.HOST_ACCESS
@@ -43,7 +44,7 @@ class Bench:
     @property
     def backend(self) -> Any:  # noqa: ANN401  # any
         """The backend itself."""
-        return self.pool._backend.inner
+        return parts_of(self.pool).backend.backend
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def allocate_more_than_there_is(bench: Bench) -> None:
 
 
 def allocate_aligned(bench: Bench) -> None:
-    alignment = 2 * bench.pool._backend.alignment
+    alignment = 2 * parts_of(bench.pool).backend.alignment
     bench.made.append(bench.pool.allocate(bench.unit, alignment=alignment))
 
 

@@ -28,6 +28,7 @@ import madl
 from madl import Memory, Pool, Spillable
 from madl.backends.sim import SimBackend
 from madl.hotpath import IS_COMPILED
+from madl.pool.allocate import parts_of
 
 KIB = 1 << 10
 SPILLED_NBYTES = 128 * KIB
@@ -97,7 +98,10 @@ class World:
     def _wait_for_other_threads(self) -> None:
         """Without an interpreter lock, the thread that made a handle ends it, later."""
         end = time.monotonic() + 10
-        while any(pool._live_nbytes for pool in self.pools) and time.monotonic() < end:
+        while (
+            any(parts_of(pool).shared.live_nbytes for pool in self.pools)
+            and time.monotonic() < end
+        ):
             time.sleep(0.01)
             gc.collect()
 

@@ -3,7 +3,7 @@
 from docs.figures.svg import FREE, LIVE, MOVED, PAPER, Drawing
 from madl import Memory, Pool
 from madl.backends.sim import SimBackend
-from madl.pool.snapshot import ArenaSnapshot
+from madl.pool.stats import ArenaSnapshot
 
 MIB = 1 << 20
 SHOWN_MIB, SCALE, LEFT, HEIGHT, ROW = 36, 22, 12, 34, 104

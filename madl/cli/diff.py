@@ -21,7 +21,7 @@ from madl.diagnostics.diff import (
 from madl.diagnostics.diff import diff as compare
 from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
-from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolSnapshot
 from madl.sizes import format_nbytes
 
 

@@ -25,6 +25,7 @@ from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.verify import verify
 from madl.errors import MadlError
 from madl.pool import Pool
+from madl.pool.allocate import parts_of
 from madl.pool.options import FITS, Fit
 from madl.sizes import format_nbytes
 
@@ -103,7 +104,9 @@ def replay(
     )
     _refuse_without_memory(pool, touch=touch, is_verified=is_verified)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
-    if not pool._options.pooling:  # by MADL_POOL=off, or as shared memory wants it
+    if not parts_of(
+        pool
+    ).options.pooling:  # by MADL_POOL=off, or as shared memory wants it
         policy = "no pooling"
     events = (1 + is_verified) * len(loaded)
     with pool, EventProgress("replaying", events, hidden=as_json) as progress:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from madl.diagnostics.history import History
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

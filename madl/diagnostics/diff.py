@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from madl.diagnostics.traces.trace import Trace
 from madl.errors.report import NO_TAG
-from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolSnapshot
 
 
 class Held(NamedTuple):

@@ -17,7 +17,7 @@ from madl.diagnostics.traces.lines import TraceSource, path_of
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
-from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolSnapshot
 from madl.sizes import parse_nbytes
 
 

@@ -4,7 +4,7 @@ from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
 from madl.diagnostics.traces.lines import TraceSource, head_of
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.trace import Trace
-from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolSnapshot
 
 _HEAD_NBYTES = 4096
 

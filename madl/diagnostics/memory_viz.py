@@ -14,9 +14,10 @@ from madl.diagnostics.addressable import addressable
 from madl.diagnostics.placing import placing
 from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.traces.whole_files import write_whole
-from madl.hotpath import Memory
+from madl.hotpath import Memory, place_of
 from madl.pool import Pool
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.allocate import parts_of
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 from madl.stacks import Stack
 
 _PROTOCOL = 4
@@ -85,13 +86,15 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
             for operation in trace.operations:
                 if operation >= 0:
                     memory = pool.allocate(trace.nbytes_of[operation])
-                    placed[operation] = memory._place() or (None, 0, 0)
+                    placed[operation] = place_of(memory) or (None, 0, 0)
                     held[operation] = memory
                     del memory  # else it outlives its free
                 else:
                     held[~operation] = None
         snapshot = pool.snapshot()
-        arenas: list[object] = [*pool._growth.all_arenas()]  # as in the snapshot
+        arenas: list[object] = [
+            *parts_of(pool).growth.all_arenas()
+        ]  # as in the snapshot
         held.clear()
     base_of = dict(zip(arenas, (base for base, _ in _placed(snapshot)), strict=True))
     events: list[_Event] = []

@@ -1,6 +1,6 @@
 """Arenas drawn as one line of text."""
 
-from madl.pool.snapshot import ArenaSnapshot, PoolSnapshot
+from madl.pool.stats import ArenaSnapshot, PoolSnapshot
 
 LEGEND = (
     "# full  + over half  - under half  . committed, free  _ not committed  | arena"

@@ -16,8 +16,8 @@ from madl.diagnostics.traces.stack_text import check_depth
 from madl.diagnostics.traces.whole_files import file_behind
 from madl.diagnostics.traces.writer import one_line, write_trace
 from madl.errors import FileFormatError
-from madl.pool import events
-from madl.pool.weak_sets import living
+from madl.hotpath.reentrancy import living
+from madl.pool import tracking
 from madl.stacks import Stack
 
 
@@ -46,7 +46,7 @@ class Recorder:
         """Hear of what is allocated from now on."""
         if self.is_listener:
             stacks.want(self._depth)
-            events.listeners.append(self)
+            tracking.listeners.append(self)
             hotpath.change_watch_count(+1)
         else:
             self._journal.journal.listen(self._journal.define_tag)
@@ -55,7 +55,7 @@ class Recorder:
         """Hear of nothing any more."""
         if self.is_listener:
             hotpath.change_watch_count(-1)
-            events.listeners.remove(self)
+            tracking.listeners.remove(self)
             stacks.want_no_more(self._depth)
         else:
             self._journal.journal.stop_listening()

@@ -16,8 +16,7 @@ from madl.diagnostics.traces.names import printable
 from madl.diagnostics.traces.trace import Trace
 from madl.hotpath import Memory
 from madl.pool import Pool
-from madl.pool.snapshot import PoolSnapshot
-from madl.pool.stats import PoolStats
+from madl.pool.stats import PoolSnapshot, PoolStats
 
 _PROGRESS_STEPS = 100
 TOUCH_BYTE = 0xA5

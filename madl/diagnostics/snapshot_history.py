@@ -7,7 +7,7 @@ import numpy as np
 
 from madl.diagnostics.history import BlockTable, History, RangeTable
 from madl.errors import FileFormatError
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
 ADDRESS_LIMIT = 1 << 62
 """Arenas lie, and their bytes add up, below it: sums of two fit 64 bits."""

@@ -14,7 +14,7 @@ from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
 from madl.diagnostics.traces.stack_text import stack_from_lists
 from madl.diagnostics.traces.whole_files import write_whole
 from madl.errors import FileFormatError
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
 FORMAT = "madl-snapshot"
 VERSION = 1

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Iterator
 
 from madl import hotpath
-from madl.pool import events
-from madl.pool.events import TagPath, TagScope
+from madl.pool import tracking
 from madl.pool.options import check_soft_limit
+from madl.pool.tracking import TagPath, TagScope
 from madl.sizes import parse_nbytes
 
 
@@ -50,7 +50,7 @@ def tag(
     scope = TagScope(name, limit_nbytes, soft_limit_nbytes)
     path = TagPath.of((*_scopes(), scope))
     assert path is not None, "it has a scope"
-    events.current_tag.set(path)
+    tracking.current_tag.set(path)
     hotpath.change_watch_count(+1)
     try:
         yield path.name
@@ -58,9 +58,9 @@ def tag(
         hotpath.change_watch_count(-1)
         # Not what was before: of two generators, the first may end first.
         left = tuple(one for one in _scopes() if one is not scope)
-        events.current_tag.set(TagPath.of(left))
+        tracking.current_tag.set(TagPath.of(left))
 
 
 def _scopes() -> tuple[TagScope, ...]:
-    path = events.current_tag.get()
+    path = tracking.current_tag.get()
     return () if path is None else path.scopes

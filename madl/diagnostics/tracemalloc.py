@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 from madl import hotpath
-from madl.pool import events
+from madl.pool import tracking
 from madl.stacks import Stack
 
 DOMAIN = 0x6D61646C
@@ -60,13 +60,13 @@ def show_in_tracemalloc() -> Iterator[None]:
     And with ``start(10)``: up to seven lines are madl's own. Allocations cost more
     while this is in force.
     """
-    events.listeners.append(_tracer)
+    tracking.listeners.append(_tracer)
     hotpath.change_watch_count(+1)
     try:
         yield
     finally:
         hotpath.change_watch_count(-1)
-        events.listeners.remove(_tracer)
+        tracking.listeners.remove(_tracer)
 
 
 _tracer = Tracer()

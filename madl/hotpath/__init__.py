@@ -1,18 +1,17 @@
-"""The way of an allocation that finds what it needs: bins, counters, the handle.
+"""The path of an allocation that finds what it needs: bins, counters, the handle.
 
-There are two bodies with the same names and the same tests: ``_compiled``, which a
-machine with a C compiler gets, and ``interpreted_memory`` with ``interpreted_pool``.
+The compiled core is the product. ``fallback`` is the same in plain Python, for where
+nothing compiles: same offsets to the byte, same results, fewer promises.
 """
 
 from typing import TYPE_CHECKING
 
-from madl.hotpath.counting import HAS_INTERPRETER_LOCK
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
     BlockState,
+    SlowPath,
     Watch,
-    register_cold,
 )
 
 IS_COMPILED = False
@@ -23,39 +22,69 @@ HOW_TO_COMPILE = (
 )
 """What to try where only the other one will do."""
 
+_BODY = (
+    "Bins",
+    "HotPool",
+    "Memory",
+    "Root",
+    "Shared",
+    "attach",
+    "bins_of",
+    "change_watch_count",
+    "detach",
+    "exchange",
+    "hand_out",
+    "head_of",
+    "is_viewed",
+    "keep_by",
+    "lane_of",
+    "place_of",
+    "pool_of",
+    "root_of",
+    "slice_of",
+    "unbin",
+    "watch_of",
+)
+
 if TYPE_CHECKING:
-    from madl.hotpath.fallback.block import Block
-    from madl.hotpath.fallback.join import JoinedPool
     from madl.hotpath.fallback.journal import Journal
-    from madl.hotpath.fallback.memory import Memory
-    from madl.hotpath.fallback.pool import HotPool, change_watch_count
-    from madl.hotpath.fallback.root import Root
+    from madl.hotpath.fallback.pool import (
+        Bins,
+        Block,
+        HotPool,
+        Memory,
+        Root,
+        Shared,
+        attach,
+        bins_of,
+        change_watch_count,
+        detach,
+        exchange,
+        hand_out,
+        head_of,
+        is_viewed,
+        keep_by,
+        lane_of,
+        place_of,
+        pool_of,
+        root_of,
+        slice_of,
+        unbin,
+        watch_of,
+    )
     from madl.hotpath.shared import HotArena
 else:
     try:
-        from madl.hotpath._compiled import (
-            HotArena,
-            HotPool,
-            JoinedPool,
-            Memory,
-            Root,
-            change_watch_count,
-        )
+        from madl.hotpath import _compiled as _body
+        from madl.hotpath._compiled import HotArena
 
         Block = int  # the compiled body passes addresses of its records around
         IS_COMPILED = True
     except ImportError:
-        from madl.hotpath.fallback.block import Block
-        from madl.hotpath.fallback.join import JoinedPool
-        from madl.hotpath.fallback.memory import Memory
-
-        if not HAS_INTERPRETER_LOCK:
-            from madl.hotpath.fallback import guarded as interpreted_guarded
-
-            interpreted_guarded.install()
-        from madl.hotpath.fallback.pool import HotPool, change_watch_count
-        from madl.hotpath.fallback.root import Root
+        from madl.hotpath.fallback import pool as _body
+        from madl.hotpath.fallback.pool import Block
         from madl.hotpath.shared import HotArena
+    globals().update({name: getattr(_body, name) for name in _BODY})
 
     try:
         from madl.hotpath._journal import Journal
@@ -69,12 +98,8 @@ __all__ = [
     "Block",
     "BlockState",
     "HotArena",
-    "HotPool",
-    "JoinedPool",
     "Journal",
-    "Memory",
-    "Root",
+    "SlowPath",
     "Watch",
-    "change_watch_count",
-    "register_cold",
+    *_BODY,
 ]

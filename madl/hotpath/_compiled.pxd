@@ -3,17 +3,17 @@ cimport cython
 from cpython.object cimport PyObject
 from madl.core.first_fit cimport FirstFit
 from madl.core.skiplist cimport word
-from madl.hotpath.bins cimport Bin, Bins, Block, Shared, madl_journal
+from madl.hotpath.bins cimport Bin, BinTable, Block, Counts, madl_journal
 
 cdef struct Slab
 
 cdef void write_to(madl_journal* newest, number) noexcept
-cdef int wipe(Bins* bins, Block* block) noexcept nogil
+cdef int wipe(BinTable* bins, Block* block) noexcept nogil
 
 cdef class HotArena:
     cdef readonly FirstFit blocks
     cdef object start  # its address, or None
-    cdef readonly bint is_apart
+    cdef readonly bint is_dedicated
     cdef unsigned long long base
 
 @cython.final
@@ -33,27 +33,56 @@ cdef class Root:
     cdef void* address
     cdef readonly word nbytes
 
-cdef class HotPool:
-    cdef Bins bins
-    cdef Shared own
-    cdef HotPool joined  # or None
+cdef class Shared:
+    cdef Counts counts
+    cdef object lock_object
+
+cdef class Bins:
+    cdef BinTable table
+    cdef readonly Shared shared
     cdef Slab* slabs
     # Arenas of small blocks, and of large ones, where a pool tells them apart.
-    cdef readonly tuple _bands
+    cdef readonly tuple bands
     cdef list small_arenas
     cdef list large_arenas
-    cdef public word _small_nbytes
-    cdef word most_nbytes  # or the limit: more is refused
-    cdef public word _leash_nbytes
-    cdef object lock
-    cdef public dict _users
-    cdef dict lanes_seen  # by stream object: most allocations name a known one
-    cdef readonly word _miss_count
+    cdef public word small_nbytes
+    cdef word largest  # request that bins may serve
+    cdef public word leash_nbytes  # more than this in bins goes back at a miss
+    cdef public dict users  # by arena and offset: other streams that use a block
+    cdef public word miss_count
     cdef bint zeroes_new  # blocks, before they are handed out
-    cdef bint wipes_later  # what is freed, by the device
+    cdef bint asks  # the slow path to take each block back
 
     @cython.final
     cdef void become_guarded(self) noexcept
+    @cython.final
+    cdef Block* miss(self, word nbytes, lane) except NULL
+    @cython.final
+    cdef Block* place(self, word capacity) except? NULL
+    @cython.final
+    cdef Block* new_block(self, HotArena arena, word offset, word capacity) except NULL
+    @cython.final
+    cdef int add_slab(self) except -1
+    @cython.final
+    cdef void return_taken(self, word placed_before) noexcept
+    @cython.final
+    cdef void take_back_later(self, Block* block) noexcept
+    @cython.final
+    cdef Bin* bin_of(self, word capacity) except NULL
+    @cython.final
+    cdef int rebuild_slots(self) except -1
+    @cython.final
+    cdef int unplace_block(self, Block* block) except -1
+    @cython.final
+    cdef int flush_listed(self, Bin** filled) except -1
+
+cdef class HotPool:
+    cdef Bins bins
+    cdef BinTable* table  # of the bins: one load less than through the object
+    cdef object lane  # the slow path
+    cdef HotPool head  # of a stream's lane: the pool itself; else None
+    cdef dict lanes_seen  # by stream object: most allocations name a known one
+
     @cython.final
     cdef int take_back(self, Block* block) except -1
     @cython.final
@@ -64,23 +93,3 @@ cdef class HotPool:
     cdef int put_back(self, Block* block) except -1
     @cython.final
     cdef Memory handle(self, Block* block, word size)
-    @cython.final
-    cdef Block* miss(self, word nbytes) except NULL
-    @cython.final
-    cdef Block* place(self, word capacity) except? NULL
-    @cython.final
-    cdef Block* new_block(self, HotArena arena, word offset, word capacity) except NULL
-    @cython.final
-    cdef int add_slab(self) except -1
-    @cython.final
-    cdef void return_since(self, word placed_before) noexcept
-    @cython.final
-    cdef void take_back_later(self, Block* block) noexcept
-    @cython.final
-    cdef Bin* bin_of(self, word capacity) except NULL
-    @cython.final
-    cdef int rebuild_slots(self) except -1
-    @cython.final
-    cdef int unplace(self, Block* block) except -1
-    @cython.final
-    cdef int flush(self, Bin** filled) except -1

@@ -1,11 +1,11 @@
 """``Memory`` and the bins in front of the arenas' indexes, compiled.
 
-The twin of ``interpreted_memory`` and ``interpreted_pool``, with the same offsets to
-the byte. While C code runs here it keeps the interpreter's lock and calls no Python,
-so every function is one step to other threads, to finalizers and to signal handlers:
-only what may call the device, or wait for somebody who does, takes the pool's lock.
-A *guarded* pool has a short lock around the rest too: where there is no interpreter
-lock, and where C code allocates without holding it.
+``fallback`` is the same in plain Python, with the same offsets to the byte. While C
+code runs here it keeps the interpreter's lock and calls no Python, so every function is
+atomic to other threads, to finalizers and to signal handlers: only what may call the
+device, or wait for a thread that does, takes the pool's lock. A *guarded* pool has a
+short lock around the rest too: where there is no interpreter lock, and where C code
+allocates without holding it.
 """
 
 import threading
@@ -31,9 +31,9 @@ from madl.hotpath.bins cimport (
     WIPE,
     WIPED,
     Bin,
-    Bins,
+    BinTable,
     Block,
-    Shared,
+    Counts,
     Slot,
     count_live,
     discard,
@@ -52,14 +52,20 @@ from madl.hotpath.bins cimport (
     slot_for,
     take,
 )
-from madl.hotpath.fastcall cimport PyMethodDef, replace_method
+from madl.hotpath.fastcall cimport (
+    PyMethodDef,
+    PyType_Modified,
+    PyTypeObject,
+    replace_method,
+)
 
 from madl.hotpath.reentrancy import is_inside, locks_held
 from madl.hotpath.shared import (
     LARGEST_REQUEST_NBYTES,
     BlockState,
-    cold,
+    array_of,
     known_dtypes,
+    special,
 )
 
 cdef extern from *:
@@ -76,7 +82,7 @@ cdef int active_watches = 0
 
 # What all pools share: the count of watches, the pools, and what they write to.
 cdef madl_guard guard = 0
-cdef Shared* pools = NULL
+cdef Counts* pools = NULL
 cdef madl_journal* journals = NULL
 cdef object number_tag = None
 
@@ -100,7 +106,7 @@ cdef void guard_journals() noexcept nogil:
 # A thread that is in a guard while another one forks is gone in the child: it would
 # never leave. No Python runs between these calls, so holding all guards is safe.
 cdef void enter_all() noexcept nogil:
-    cdef Shared* shared
+    cdef Counts* shared
     madl_enter(&guard)
     shared = pools
     while shared is not NULL:
@@ -109,7 +115,7 @@ cdef void enter_all() noexcept nogil:
 
 
 cdef void leave_all() noexcept nogil:
-    cdef Shared* shared = pools
+    cdef Counts* shared = pools
     while shared is not NULL:
         madl_leave(&shared.guard)
         shared = shared.next
@@ -119,7 +125,7 @@ cdef void leave_all() noexcept nogil:
 cdef void leave_all_in_child() noexcept nogil:
     """Also write no more: the journals are the parent's."""
     global journals
-    cdef Shared* shared = pools
+    cdef Counts* shared = pools
     journals = NULL
     while shared is not NULL:
         shared.journal = NULL
@@ -133,7 +139,7 @@ cdef void write_to(madl_journal* newest, number) noexcept:
     ``number(tag)`` returns what these call a tag; ``None`` where there is no journal.
     """
     global journals, number_tag
-    cdef Shared* shared
+    cdef Counts* shared
     number_tag = number
     enter_all()
     journals = newest
@@ -146,7 +152,7 @@ cdef void write_to(madl_journal* newest, number) noexcept:
     leave_all()
 
 
-cdef void enlist(Shared* shared) noexcept nogil:
+cdef void enlist(Counts* shared) noexcept nogil:
     """Let forks and journals know of a pool."""
     global pools
     madl_enter(&guard)
@@ -160,7 +166,7 @@ cdef void enlist(Shared* shared) noexcept nogil:
     madl_leave(&guard)
 
 
-cdef void delist(Shared* shared) noexcept nogil:
+cdef void delist(Counts* shared) noexcept nogil:
     global pools
     madl_enter(&guard)
     if shared.next is not NULL:
@@ -184,24 +190,24 @@ cdef struct Slab:
 cdef class HotArena:
     """What the hot path knows of an arena."""
 
-    def __init__(self, FirstFit blocks, address, *, bint is_apart):
+    def __init__(self, FirstFit blocks, address, *, bint is_dedicated):
         self.blocks = blocks
         self.start = address
         self.base = 0 if address is None else address
-        self.is_apart = is_apart
+        self.is_dedicated = is_dedicated
 
-    # Written out, as those of HotPool that threads read at once: where there is no
-    # interpreter lock, the properties that Cython makes lock the object, and a fork
+    # Written out, as those of Bins and Shared that threads race to read: where there is
+    # no interpreter lock, the properties that Cython makes lock the object, and a fork
     # may leave that lock to a thread that is not there in the child.
     @property
     def address(self):
         return self.start
 
 
-cdef int wipe(Bins* bins, Block* block) noexcept nogil:
+cdef int wipe(BinTable* bins, Block* block) noexcept nogil:
     """Set a freed block of host memory to zero and put it back, as ``put_back`` does.
 
-    Not in the guard: it may take a while, and nobody else has the block.
+    Not in the guard: it may take a while, and the block is in no list.
     """
     cdef int left
     memset(
@@ -247,15 +253,15 @@ cdef class Memory:
         cdef Block* block = NULL
         cdef PyObject* root = NULL
         if self.block is not NULL:
-            enter(&(<HotPool>self.owner).bins)  # two threads may free the same handle
+            enter((<HotPool>self.owner).table)  # two threads may free the same handle
             block = self.block
             self.block = NULL
             if block is not NULL:
                 root = self.root
                 self.root = NULL
-            leave(&(<HotPool>self.owner).bins)
+            leave((<HotPool>self.owner).table)
         if block is NULL:
-            raise cold["refuse_free"](self)
+            raise special["refuse_free"](self)
         if root is NULL:
             (<HotPool>self.owner).take_back(block)
         else:
@@ -279,160 +285,15 @@ cdef class Memory:
         if self.block is not NULL:
             self.free()
 
-    def _place(self):
-        """Return arena, offset and capacity; ``None`` when it has no block."""
-        cdef Block* block = self.block
-        if block is NULL:
-            return None
-        arena = None if block.arena is NULL else <object>block.arena
-        return arena, offset_of(block), block.bin.capacity
-
-    def _watch(self):
-        if self.block is NULL or self.block.watch is NULL:
-            return None
-        return <object>self.block.watch
-
-    def _keep_by(self, Root root):
-        """Let a root hold the block through a keeper of its own; the first wins.
-
-        Returns:
-            The one that holds it; ``None`` where the handle has no block any more, or
-            another one than the root shows.
-        """
-        cdef HotPool owner = <HotPool>self.owner
-        cdef Memory keeper = owner.handle(NULL, self.size)
-        cdef PyObject* kept = NULL
-        root.keeper = keeper
-        enter(&owner.bins)
-        if self.block is not NULL and is_shown_by(self, root):
-            if self.root is NULL:
-                keeper.block = self.block
-                Py_INCREF(root)
-                self.root = <PyObject*>root
-            kept = self.root
-            Py_INCREF(<object>kept)
-        leave(&owner.bins)
-        return owned(kept)
-
-    def _detach(self):
-        """Make the handle the block's only keeper again, unless somebody has a view.
-
-        Returns:
-            Whether it is.
-        """
-        cdef HotPool owner = <HotPool>self.owner
-        cdef PyObject* root = NULL
-        cdef bint is_alone
-        enter(&owner.bins)
-        is_alone = take_root(self, &root)
-        leave(&owner.bins)
-        Py_XDECREF(root)
-        return is_alone
-
-    def _unbin(self):
-        """Let the block go to no bin when it is freed, but wait to be taken back."""
-        cdef HotPool owner = <HotPool>self.owner
-        enter(&owner.bins)
-        if self.block is not NULL:
-            self.block.offset_and_flags |= UNBINNED
-        leave(&owner.bins)
-
-    def _exchange(self, Memory other, arena, word offset):
-        """Swap blocks and sizes with another handle of the same pool.
-
-        Returns:
-            Whether it was done: not while somebody has a view, nor where the block lies
-            elsewhere by now, or was freed.
-        """
-        cdef HotPool owner = <HotPool>self.owner
-        cdef PyObject* place = NULL if arena is None else <PyObject*>arena
-        cdef PyObject* root = NULL
-        cdef PyObject* other_root = NULL
-        cdef bint is_there
-        enter(&owner.bins)
-        is_there = (
-            self.block is not NULL
-            and self.block.arena is place
-            and offset_of(self.block) == offset
-            and take_root(other, &other_root)
-            and take_root(self, &root)
-        )
-        if is_there:
-            self.block, other.block = other.block, self.block
-            # A lane may have been merged by now.
-            self.owner, other.owner = other.owner, self.owner
-            self.size, other.size = other.size, self.size
-        leave(&owner.bins)
-        Py_XDECREF(root)
-        Py_XDECREF(other_root)
-        return is_there
-
-    @property
-    def _root(self):
-        return owned(new_reference_to_root(self))
-
-    @property
-    def _pool(self):
-        if self.owner is NULL:
-            raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
-        return <object>self.owner
-
-    @property
-    def _nbytes(self):
-        return self.size
-
-    @property
-    def pool(self):
-        """The pool that the memory came from."""
-        return self._pool._head
-
     @property
     def nbytes(self):
         """Bytes asked for."""
         return self.size
 
     @property
-    def capacity(self):
-        """Bytes given, ``nbytes`` rounded up to the pool's granularity."""
-        return cold["capacity"](self)
-
-    @property
-    def address(self):
-        """Where the memory starts; 0 for zero bytes. Not covered by ``free``.
-
-        Raises:
-            MissingCapabilityError: The device has no addresses.
-        """
-        return cold["address"](self)
-
-    @property
-    def native(self):
-        """What the device's own API calls this memory, an address or a ``cl_mem``."""
-        return cold["native"](self)
-
-    @property
-    def device(self):
-        """The device's name, as in ``"cpu"``."""
-        return cold["device"](self)
-
-    @property
-    def tag(self):
-        """The tag that the memory was allocated under."""
-        return cold["tag"](self)
-
-    @property
-    def stream(self):
-        """The stream that owns the memory; ``None`` on devices without streams."""
-        return cold["stream"](self)
-
-    @property
-    def is_freed(self):
-        """Whether ``free()`` has been called, on it or on what it was cut from."""
-        return cold["is_freed"](self)
-
-    @property
-    def __array_interface__(self):
-        return cold["array_interface"](self)
+    def pool(self):
+        """The pool that the memory came from."""
+        return head_of(pool_of(self))
 
     def as_array(self, dtype="uint8", shape=None):
         """Return a NumPy array over the memory, without a copy.
@@ -450,90 +311,143 @@ cdef class Memory:
             MissingCapabilityError: The CPU cannot reach the device's memory.
         """
         array = array_at_once(self, dtype, shape)
-        return cold["as_array"](self, dtype, shape) if array is None else array
-
-    def memoryview(self):
-        """Return a writable view of the bytes; it keeps the block live."""
-        return cold["memoryview"](self)
+        return special["as_array"](self, dtype, shape) if array is None else array
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         # The view's own root is the exporter, so nothing is left to release here.
-        PyObject_GetBuffer(cold["memoryview"](self), buffer, flags)
-
-    @property
-    def __cuda_array_interface__(self):
-        return cold["cuda_array_interface"](self)
-
-    def __dlpack_device__(self):
-        return cold["dlpack_device"](self)
-
-    def __dlpack__(self, *, stream=None, **options):
-        return cold["dlpack"](self, stream, options)
-
-    def tobytes(self):
-        """Return a copy of the content."""
-        return cold["tobytes"](self)
+        PyObject_GetBuffer(special["memoryview"](self), buffer, flags)
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, part):
-        return cold["cut"](self, part)
-
-    def copy_from(self, source, *, stream=None):
-        """Copy the bytes of ``source`` to the start of this memory.
-
-        Args:
-            source: A ``Memory``, or anything with a C-contiguous buffer.
-            stream: Where the copy is queued. Without one it is complete on return.
-
-        Raises:
-            ValueError: ``source`` is larger. Nothing is copied.
-            NotContiguousError: ``source`` has gaps.
-        """
-        cold["copy_from"](self, source, stream)
-
-    def copy_to(self, destination, *, stream=None):
-        """Copy all bytes to the start of ``destination``.
-
-        Args:
-            destination: A ``Memory``, or anything with a writable, C-contiguous buffer.
-            stream: Where the copy is queued. Without one it is complete on return.
-
-        Raises:
-            ValueError: ``destination`` is smaller. Nothing is copied.
-            NotContiguousError: ``destination`` has gaps.
-        """
-        cold["copy_to"](self, destination, stream)
-
-    def fill(self, value=0):
-        """Set every byte to ``value``, 0 to 255."""
-        cold["fill"](self, value)
-
-    def resize(self, nbytes):
-        """Change ``nbytes``; the content up to the smaller size stays.
-
-        The memory may move. Nothing changes on failure.
-
-        Raises:
-            ValueError: It is a slice, or views of it live.
-            OutOfMemoryError: As for ``allocate``.
-        """
-        cold["resize"](self, nbytes)
-
-    def record_stream(self, stream):
-        """Say that queued work of another stream uses the memory.
-
-        Raises:
-            MissingCapabilityError: The device is not stream-ordered.
-        """
-        cold["record_stream"](self, stream)
+        return special["cut"](self, part)
 
     def __reduce_ex__(self, protocol):
-        raise cold["refuse_pickle"](self)
+        raise special["refuse_pickle"](self)
 
     def __repr__(self):
-        return cold["repr"](self)
+        return special["repr"](self)
+
+
+def attach(dict methods):
+    """Add methods and properties to ``Memory``, but those that it has in C."""
+    cdef dict attributes = <dict><object>(<PyTypeObject*>Memory).tp_dict
+    for name, method in methods.items():
+        attributes.setdefault(name, method)
+    PyType_Modified(<PyTypeObject*>Memory)
+
+
+def pool_of(Memory memory not None):
+    """Return what serves the memory's stream: the pool, or one of its lanes."""
+    if memory.owner is NULL:
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+    return <object>memory.owner
+
+
+def root_of(Memory memory not None):
+    """Return what keeps the block for views, or what a slice was cut from."""
+    return owned(new_reference_to_root(memory))
+
+
+def place_of(Memory memory not None):
+    """Return arena, offset and capacity; ``None`` when it has no block."""
+    cdef Block* block = memory.block
+    if block is NULL:
+        return None
+    arena = None if block.arena is NULL else <object>block.arena
+    return arena, offset_of(block), block.bin.capacity
+
+
+def watch_of(Memory memory not None):
+    """Return what hears of the block's free."""
+    if memory.block is NULL or memory.block.watch is NULL:
+        return None
+    return <object>memory.block.watch
+
+
+def is_viewed(Memory memory not None):
+    """Return whether any array or memoryview of a memory lives."""
+    return memory.root is not NULL and Py_REFCNT(memory.root) > 1
+
+
+def keep_by(Memory memory not None, Root root not None):
+    """Let a root hold the block through a keeper of its own; the first wins.
+
+    Returns:
+        The one that holds it; ``None`` where the handle has no block any more, or
+        another one than the root shows.
+    """
+    cdef HotPool owner = <HotPool>memory.owner
+    cdef Memory keeper = owner.handle(NULL, memory.size)
+    cdef PyObject* kept = NULL
+    root.keeper = keeper
+    enter(owner.table)
+    if memory.block is not NULL and is_shown_by(memory, root):
+        if memory.root is NULL:
+            keeper.block = memory.block
+            Py_INCREF(root)
+            memory.root = <PyObject*>root
+        kept = memory.root
+        Py_INCREF(<object>kept)
+    leave(owner.table)
+    return owned(kept)
+
+
+def detach(Memory memory not None):
+    """Make the handle the block's only keeper again, unless a view lives.
+
+    Returns:
+        Whether it is.
+    """
+    cdef HotPool owner = <HotPool>memory.owner
+    cdef PyObject* root = NULL
+    cdef bint is_alone
+    enter(owner.table)
+    is_alone = take_root(memory, &root)
+    leave(owner.table)
+    Py_XDECREF(root)
+    return is_alone
+
+
+def exchange(Memory memory not None, Memory other not None, arena, word offset):
+    """Swap blocks and sizes of two handles of one pool.
+
+    Returns:
+        Whether it was done: not while a view lives, nor where the block of the first
+        lies elsewhere by now, or was freed.
+    """
+    cdef HotPool owner = <HotPool>memory.owner
+    cdef PyObject* place = NULL if arena is None else <PyObject*>arena
+    cdef PyObject* root = NULL
+    cdef PyObject* other_root = NULL
+    cdef bint is_there
+    enter(owner.table)
+    is_there = (
+        memory.block is not NULL
+        and memory.block.arena is place
+        and offset_of(memory.block) == offset
+        and take_root(other, &other_root)
+        and take_root(memory, &root)
+    )
+    if is_there:
+        memory.block, other.block = other.block, memory.block
+        # A lane may have been merged by now.
+        memory.owner, other.owner = other.owner, memory.owner
+        memory.size, other.size = other.size, memory.size
+    leave(owner.table)
+    Py_XDECREF(root)
+    Py_XDECREF(other_root)
+    return is_there
+
+
+def unbin(Memory memory not None):
+    """Let the block go to no bin when it is freed, but wait to be taken back."""
+    cdef HotPool owner = <HotPool>memory.owner
+    enter(owner.table)
+    if memory.block is not NULL:
+        memory.block.offset_and_flags |= UNBINNED
+    leave(owner.table)
 
 
 cdef bint is_shown_by(Memory memory, Root root) noexcept:
@@ -550,7 +464,7 @@ cdef bint is_shown_by(Memory memory, Root root) noexcept:
 
 
 cdef bint take_root(Memory memory, PyObject** root) noexcept:
-    """Take a root that nobody else refers to, and let it keep nothing."""
+    """Take a root that has no other reference, and let it keep nothing."""
     if memory.root is NULL:
         return True
     if type(<object>memory.root) is not Root or Py_REFCNT(memory.root) > 1:
@@ -566,10 +480,10 @@ cdef PyObject* new_reference_to_root(Memory memory) noexcept:
     cdef PyObject* root
     if memory.root is NULL:
         return NULL
-    enter(&(<HotPool>memory.owner).bins)
+    enter((<HotPool>memory.owner).table)
     root = memory.root
     Py_XINCREF(root)
-    leave(&(<HotPool>memory.owner).bins)
+    leave((<HotPool>memory.owner).table)
     return root
 
 
@@ -606,7 +520,7 @@ cdef object array_at_once(Memory memory, dtype, shape):
             length = shape[0] if type(shape) is tuple else shape
             if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
                 return None
-        return cold["ndarray"](shape, element, root)
+        return array_of[0](shape, element, root)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
 
@@ -641,122 +555,541 @@ cdef void mark_listed(Block* block) noexcept nogil:
         block = block.next
 
 
-cdef class HotPool:
-    """Bins in front of the arenas' indexes, and what every allocation counts.
+cdef class Shared:
+    """What a pool and its lanes share: the lock, and all that is counted."""
 
-    ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
-    """
+    def __cinit__(self):
+        self.lock_object = threading.Lock()
+        self.counts.is_guarded = not MADL_HAS_INTERPRETER_LOCK
+        enlist(&self.counts)
 
-    def __cinit__(self, *arguments, **options):
+    def __dealloc__(self):
+        delist(&self.counts)
+
+    def renew_lock(self):
+        """Make the lock anew, in a forked child."""
+        self.lock_object = threading.Lock()
+        self.counts.lock_holder = 0
+
+    def recount(self, states):
+        """Count nothing: what is counted changes together with the blocks."""
+        return True
+
+    @property
+    def lock(self):
+        """The pool's lock."""
+        return self.lock_object
+
+    @property
+    def lock_holder(self):
+        """The thread that has it, or 0."""
+        return self.counts.lock_holder
+
+    @lock_holder.setter
+    def lock_holder(self, unsigned long ident):
+        self.counts.lock_holder = ident
+
+    @property
+    def was_interrupted(self):
+        """Whether a signal handler has raised in the middle of a change."""
+        return self.counts.was_interrupted
+
+    @was_interrupted.setter
+    def was_interrupted(self, bint value):
+        self.counts.was_interrupted = value
+
+    @property
+    def binned_nbytes(self):
+        """Bytes of what is placed and free."""
+        return self.counts.binned_nbytes
+
+    @property
+    def live_nbytes(self):
+        """Bytes of what is live, as asked for."""
+        return self.counts.live_nbytes
+
+    @property
+    def live_high_water(self):
+        """The most of them so far."""
+        return self.counts.live_high_water
+
+    @property
+    def allocation_count(self):
+        """Allocations so far."""
+        return self.counts.allocation_count
+
+    @property
+    def placed_count(self):
+        """Blocks that were taken from a bin or placed, so far."""
+        return self.counts.placed_count
+
+
+cdef class Bins:
+    """The blocks of one lane: in bins by capacity, returned, or live."""
+
+    def __cinit__(self):
         self.small_arenas = []
         self.large_arenas = []
-        self._bands = (self.small_arenas, self.large_arenas)
-        self._small_nbytes = LARGEST_REQUEST
-        self.most_nbytes = LARGEST_REQUEST
-        self.lock = threading.Lock()
-        self._users = {}
-        self.lanes_seen = {}
-        self.bins.shared = &self.own
-        self.own.is_guarded = not MADL_HAS_INTERPRETER_LOCK
-        enlist(&self.own)
-        self.bins.slot_count = 256
-        self.bins.slots = <Slot*>calloc(self.bins.slot_count, sizeof(Slot))
-        if self.bins.slots is NULL:
+        self.bands = (self.small_arenas, self.large_arenas)
+        self.small_nbytes = LARGEST_REQUEST
+        self.largest = LARGEST_REQUEST
+        self.shared = Shared()
+        self.users = {}
+        self.table.shared = &self.shared.counts
+        self.table.slot_count = 256
+        self.table.slots = <Slot*>calloc(self.table.slot_count, sizeof(Slot))
+        if self.table.slots is NULL:
             raise MemoryError("no memory for the bins of a pool")
 
     def __dealloc__(self):
         cdef Py_ssize_t i
         cdef Slab* slab = self.slabs
         cdef Slab* following
-        if self.bins.shared is &self.own:
-            delist(&self.own)
-        if self.bins.slots is not NULL:
-            for i in range(self.bins.slot_count):
-                free(self.bins.slots[i].bin)
-            free(self.bins.slots)
+        if self.table.slots is not NULL:
+            for i in range(self.table.slot_count):
+                free(self.table.slots[i].bin)
+            free(self.table.slots)
         while slab is not NULL:
             following = slab.next
             free(slab)
             slab = following
 
-    def _share(self, HotPool other):
-        delist(&self.own)
-        self.joined = other  # keeps what is pointed to
-        self.bins.shared = other.bins.shared
-        self.lock = other.lock
+    def join(self, Bins other not None):
+        """Share the lock and all that is counted with the bins of another lane."""
+        self.shared = other.shared
+        self.table.shared = &self.shared.counts
 
     @property
-    def _lock(self):
-        return self.lock
+    def most_nbytes(self):
+        """Larger requests, and all of a debug pool, go to the slow path."""
+        return self.largest
 
-    @_lock.setter
-    def _lock(self, value):
-        self.lock = value
-
-    @property
-    def _most_nbytes(self):
-        return self.most_nbytes
-
-    @_most_nbytes.setter
-    def _most_nbytes(self, word value):
-        self.most_nbytes = value
-
-    @property
-    def _lanes_seen(self):
-        return self.lanes_seen
-
-    @_lanes_seen.setter
-    def _lanes_seen(self, dict value not None):
-        self.lanes_seen = value
+    @most_nbytes.setter
+    def most_nbytes(self, word value):
+        self.largest = value
 
     @cython.final
     cdef void become_guarded(self) noexcept:
-        self.bins.shared.is_guarded = True
+        self.table.shared.is_guarded = True
         guard_journals()
 
     @property
-    def _stream_number(self):
-        return self.bins.stream_number
+    def stream_number(self):
+        """What recordings call its stream; lanes count 1, 2, ..."""
+        return self.table.stream_number
 
-    @_stream_number.setter
-    def _stream_number(self, word number):
-        self.bins.stream_number = number
+    @stream_number.setter
+    def stream_number(self, word number):
+        self.table.stream_number = number
+
+    def find(self, word nbytes, lane):
+        """Return a block of a bin, of the index, or of the slow path; in flight."""
+        cdef Block* block
+        enter(&self.table)
+        try:
+            if nbytes == 0:
+                block = self.new_block(None, 0, 0)
+            else:
+                block = pop(&self.table, round_up(nbytes))
+                if block is not NULL:
+                    take(&self.table, block, PyThread_get_thread_ident())
+        finally:
+            leave(&self.table)
+        if block is NULL:
+            block = self.miss(nbytes, lane)
+        return <uintptr_t>block
+
+    @cython.final
+    cdef Block* miss(self, word nbytes, lane) except NULL:
+        """Return a block for a size whose bin is empty; it counts as binned still."""
+        cdef Block* block = NULL
+        cdef word capacity = round_up(nbytes)
+        cdef word placed_before = self.table.shared.placed_count
+        cdef unsigned long ident
+        if (
+            MADL_HAS_INTERPRETER_LOCK
+            and self.table.shared.lock_holder == 0
+            and self.table.returned is NULL
+        ):
+            if not self.table.shared.was_interrupted:
+                block = self.place(capacity)
+        elif is_inside():
+            try:
+                block = <Block*><uintptr_t>lane.place_dedicated(nbytes)
+            except BaseException:
+                self.return_taken(placed_before)
+                raise
+        else:
+            ident = PyThread_get_thread_ident()
+            with self.shared.lock_object:
+                self.table.shared.lock_holder = ident
+                locks_held[ident] = 1
+                try:
+                    if not self.table.shared.was_interrupted:
+                        while returned := self.take_back_returned():
+                            lane.take_back(returned)
+                        block = self.place(capacity)
+                except BaseException:
+                    self.table.shared.was_interrupted = True
+                    raise
+                finally:
+                    locks_held[ident] = 0
+                    self.table.shared.lock_holder = 0
+        if block is NULL:
+            try:
+                block = <Block*><uintptr_t>lane.place_slowly(nbytes, capacity, 0)
+            except BaseException:
+                self.return_taken(placed_before)
+                raise
+        if self.zeroes_new:
+            try:
+                lane.zero_new(<uintptr_t>block)
+            except BaseException:
+                self.return_taken(placed_before)
+                raise
+        return block
+
+    @cython.final
+    cdef Block* place(self, word capacity) except? NULL:
+        """Take a block from where no page is missing, or return NULL."""
+        cdef HotArena arena
+        cdef word offset
+        cdef list band
+        band = self.large_arenas if capacity > self.small_nbytes else self.small_arenas
+        enter(&self.table)
+        try:
+            self.miss_count += 1
+            self.flush_listed(&self.table.filled_large)
+            if self.table.shared.binned_nbytes > self.leash_nbytes:
+                self.flush_listed(&self.table.filled_small)
+            for arena in band:
+                offset = arena.blocks.allocate(capacity)
+                if offset >= 0:
+                    return self.new_block(arena, offset, capacity)
+        finally:
+            leave(&self.table)
+        return NULL
+
+    def block_at(self, HotArena arena, word offset, word capacity, *, bint is_binned):
+        """Return the block for a place that was taken; in flight, counted as binned."""
+        cdef Block* block
+        enter(&self.table)
+        try:
+            block = self.new_block(arena, offset, capacity)
+            if not is_binned:
+                block.offset_and_flags |= UNBINNED
+        finally:
+            leave(&self.table)
+        return <uintptr_t>block
+
+    @cython.final
+    cdef Block* new_block(
+        self, HotArena arena, word offset, word capacity
+    ) except NULL:
+        cdef Bin* bin = self.bin_of(capacity)
+        cdef Block* block
+        if self.table.unused is NULL:
+            self.add_slab()
+        block = self.table.unused
+        self.table.unused = block.next
+        block.offset_and_flags = offset | self.table.first_flags
+        block.nbytes = 0
+        block.bin = bin
+        block.arena = NULL if arena is None else <PyObject*>arena
+        block.watch = NULL
+        bin.placed += 1
+        self.table.shared.binned_nbytes += capacity
+        take(&self.table, block, PyThread_get_thread_ident())
+        return block
+
+    @cython.final
+    cdef int add_slab(self) except -1:
+        cdef Py_ssize_t i
+        cdef Slab* slab = <Slab*>malloc(sizeof(Slab))
+        if slab is NULL:
+            raise MemoryError("no memory for the records of a pool's blocks")
+        slab.next = self.slabs
+        self.slabs = slab
+        for i in range(SLAB_LENGTH - 1, -1, -1):
+            slab.blocks[i].bin = NULL
+            slab.blocks[i].next = self.table.unused
+            self.table.unused = &slab.blocks[i]
+        return 0
+
+    @cython.final
+    cdef Bin* bin_of(self, word capacity) except NULL:
+        """Return the bin of a capacity; the first call makes it."""
+        cdef Slot* slot = slot_for(self.table.slots, self.table.slot_count, capacity)
+        if slot.bin is NULL:
+            if 2 * self.table.bin_count >= self.table.slot_count:
+                self.rebuild_slots()
+                slot = slot_for(self.table.slots, self.table.slot_count, capacity)
+            slot.bin = <Bin*>calloc(1, sizeof(Bin))
+            if slot.bin is NULL:
+                raise MemoryError("no memory for the bins of a pool")
+            slot.capacity = slot.bin.capacity = capacity
+            slot.bin.is_large = capacity > self.small_nbytes
+            self.table.bin_count += 1
+        return slot.bin
+
+    @cython.final
+    cdef int rebuild_slots(self) except -1:
+        """Drop the bins that no block uses; double the slots if that is not enough."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t kept = 0
+        cdef Py_ssize_t count = self.table.slot_count
+        cdef Slot* old = self.table.slots
+        cdef Slot* new
+        for i in range(self.table.slot_count):
+            kept += old[i].bin is not NULL and (
+                old[i].bin.placed != 0 or old[i].bin.is_listed
+            )
+        while 4 * kept >= count:
+            count *= 2
+        new = <Slot*>calloc(count, sizeof(Slot))
+        if new is NULL:
+            raise MemoryError("no memory for the bins of a pool")
+        for i in range(self.table.slot_count):
+            if old[i].bin is NULL:
+                continue
+            if old[i].bin.placed or old[i].bin.is_listed:
+                slot_for(new, count, old[i].capacity)[0] = old[i]
+            else:
+                free(old[i].bin)
+        free(old)
+        self.table.slots = new
+        self.table.slot_count = count
+        self.table.bin_count = kept
+        return 0
+
+    @cython.final
+    cdef int unplace_block(self, Block* block) except -1:
+        """Give a free block back to the index, where it coalesces."""
+        (<HotArena>block.arena).blocks.free(offset_of(block), block.bin.capacity)
+        discard(&self.table, block)
+        return 0
+
+    @cython.final
+    cdef int flush_listed(self, Bin** filled) except -1:
+        """Give the blocks of all listed bins back to the index."""
+        cdef Bin* bin
+        cdef Block* block
+        while filled[0] is not NULL:
+            bin = filled[0]
+            filled[0] = bin.next_filled
+            bin.is_listed = False
+            while bin.top is not NULL:
+                block = bin.top
+                bin.top = block.next
+                self.unplace_block(block)
+        return 0
+
+    def flush(self):
+        """Give all binned blocks back to the index, where they coalesce."""
+        enter(&self.table)
+        try:
+            self.flush_listed(&self.table.filled_large)
+            self.flush_listed(&self.table.filled_small)
+        finally:
+            leave(&self.table)
+
+    def take_back_returned(self):
+        """Give returned blocks back to the index; return the first that may not be.
+
+        It is in a dedicated arena, is used by other streams, or is asked for by the
+        slow path. 0 when none is left.
+        """
+        cdef Block* block
+        enter(&self.table)
+        try:
+            while self.table.returned is not NULL:
+                block = self.table.returned
+                self.table.returned = block.next
+                if self.users or self.asks or (<HotArena>block.arena).is_dedicated:
+                    return <uintptr_t>block
+                self.unplace_block(block)
+        finally:
+            leave(&self.table)
+        return 0
+
+    def unplace(self, uintptr_t token):
+        """Give a block back to the index; return its arena if it is dedicated."""
+        cdef Block* block = <Block*>token
+        cdef HotArena arena = <HotArena>block.arena
+        enter(&self.table)
+        try:
+            self.unplace_block(block)
+        finally:
+            leave(&self.table)
+        return arena if arena.is_dedicated else None
+
+    @cython.final
+    cdef void return_taken(self, word placed_before) noexcept:
+        cdef Slab* slab
+        cdef Block* block
+        cdef Py_ssize_t i
+        cdef Block* thread = <Block*>PyThread_get_thread_ident()
+        if self.table.shared.placed_count == placed_before:
+            return
+        enter(&self.table)
+        slab = self.slabs
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                block = &slab.blocks[i]
+                if (
+                    block.bin is not NULL
+                    and block.offset_and_flags & TAKEN
+                    and block.next == thread
+                    and block.nbytes > placed_before
+                ):
+                    self.take_back_later(block)
+            slab = slab.next
+        leave(&self.table)
+
+    @cython.final
+    cdef void take_back_later(self, Block* block) noexcept:
+        block.offset_and_flags &= ~<word>TAKEN
+        if block.arena is NULL:
+            discard(&self.table, block)
+        else:
+            block.next = self.table.returned
+            self.table.returned = block
+
+    def return_since(self, word placed_before):
+        """Return the blocks that this thread took since then and has not handed out.
+
+        For an allocation that ends with an error.
+        """
+        self.return_taken(placed_before)
+
+    def gather_lost(self):
+        """Return every block that is free, in no list and not in flight.
+
+        For a change that was interrupted. The lock is held. Atomic: what a thread has
+        in flight, it has marked.
+        """
+        cdef Py_ssize_t i
+        cdef Slab* slab
+        cdef Block* block
+        enter(&self.table)
+        for i in range(self.table.slot_count):
+            if self.table.slots[i].bin is not NULL:
+                mark_listed(self.table.slots[i].bin.top)
+        mark_listed(self.table.returned)
+        slab = self.slabs
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                block = &slab.blocks[i]
+                if block.bin is NULL:
+                    continue
+                if not block.offset_and_flags & (LIVE | TAKEN | LISTED):
+                    self.take_back_later(block)
+                block.offset_and_flags &= ~<word>LISTED
+            slab = slab.next
+        leave(&self.table)
+        return True
 
     @property
-    def _lock_holder(self):
-        return self.bins.shared.lock_holder
-
-    @_lock_holder.setter
-    def _lock_holder(self, unsigned long ident):
-        self.bins.shared.lock_holder = ident
+    def bin_count(self):
+        """Bins there are, empty ones too."""
+        return self.table.bin_count
 
     @property
-    def _binned_nbytes(self):
-        return self.bins.shared.binned_nbytes
+    def has_returned(self):
+        """Whether blocks wait that belong to no bin."""
+        return self.table.returned is not NULL
+
+    def pass_by(self, *, bint zeroes_new, bint wipes_freed, bint asks):
+        """Put no block into a bin from now on; none is placed yet.
+
+        Args:
+            zeroes_new: The slow path sees each block before it is handed out.
+            wipes_freed: The host sets what is freed to zero before it is free.
+            asks: The slow path takes each block back.
+        """
+        self.zeroes_new = zeroes_new
+        self.asks = asks
+        self.table.first_flags = UNBINNED | (WIPED if wipes_freed else 0)
+
+    def keep_contents(self):
+        """Let what is live keep its content when it is freed."""
+        cdef Slab* slab = self.slabs
+        cdef Py_ssize_t i
+        enter(&self.table)
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                slab.blocks[i].offset_and_flags &= ~<word>WIPED
+            slab = slab.next
+        leave(&self.table)
+
+    def place_of(self, uintptr_t token):
+        """Return arena, offset and capacity of a block; ``None`` without bytes."""
+        cdef Block* block = <Block*>token
+        if block.arena is NULL:
+            return None
+        return <object>block.arena, offset_of(block), block.bin.capacity
+
+    def unbin_all(self):
+        """Let what is live go to no bin when it is freed, but wait to be taken back."""
+        cdef Slab* slab = self.slabs
+        cdef Py_ssize_t i
+        enter(&self.table)
+        while slab is not NULL:
+            for i in range(SLAB_LENGTH):
+                if slab.blocks[i].bin is not NULL:
+                    slab.blocks[i].offset_and_flags |= UNBINNED
+            slab = slab.next
+        leave(&self.table)
+
+    def return_every_free(self):
+        """Let no free go to a bin any more; the slow path hears of each."""
+        self.table.returns_every_free = True
+
+    def states(self):
+        """Return every placed block, live or free."""
+        cdef Slab* slab
+        cdef Block[SLAB_LENGTH] seen
+        cdef Py_ssize_t i, count
+        states = []
+        enter(&self.table)
+        slab = self.slabs
+        leave(&self.table)
+        while slab is not NULL:
+            count = 0
+            enter(&self.table)
+            for i in range(SLAB_LENGTH):
+                if slab.blocks[i].bin is NULL or slab.blocks[i].arena is NULL:
+                    continue
+                seen[count] = slab.blocks[i]
+                Py_XINCREF(seen[count].watch)
+                count += 1
+            leave(&self.table)
+            try:
+                for i in range(count):
+                    states.append(_state(&seen[i]))
+            finally:
+                for i in range(count):
+                    Py_XDECREF(seen[i].watch)
+            slab = slab.next
+        return states
+
+
+cdef class HotPool:
+    """Bins, and the slow path behind them. ``Pool`` adds all that is not hot."""
+
+    def __cinit__(self, *arguments, **options):
+        self.bins = Bins()
+        self.table = &self.bins.table
+        self.lanes_seen = {}
+
+    def __init__(self, lane, dict lanes_seen not None, HotPool head=None):
+        self.lane = lane
+        self.lanes_seen = lanes_seen
+        self.head = head
 
     @property
-    def _live_nbytes(self):
-        return self.bins.shared.live_nbytes
-
-    @property
-    def _live_high_water(self):
-        return self.bins.shared.live_high_water
-
-    @property
-    def _allocation_count(self):
-        return self.bins.shared.allocation_count
-
-    @property
-    def _placed_count(self):
-        return self.bins.shared.placed_count
-
-    @property
-    def _was_interrupted(self):
-        return self.bins.shared.was_interrupted
-
-    @_was_interrupted.setter
-    def _was_interrupted(self, bint value):
-        self.bins.shared.was_interrupted = value
+    def _lane(self):
+        return self.lane
 
     def allocate(self, nbytes, *, alignment=None, stream=None, tag=None):
         """Return memory of at least ``nbytes`` bytes; its content is undefined.
@@ -776,11 +1109,11 @@ cdef class HotPool:
         Complexity: O(1) when a block of the same rounded size was freed lately, else
         O(log n) in the pool's free blocks. Thread-safe.
         """
-        return self._allocate_with(nbytes, alignment, stream, tag)
+        return self.lane.allocate_with(self, nbytes, alignment, stream, tag)
 
     @cython.final
     cdef int take_back(self, Block* block) except -1:
-        """Do what a free does: tell who watches, and put the block into its bin."""
+        """Do what a free does: tell the watch, and put the block into its bin."""
         if block.watch is not NULL:
             try:
                 self.tell_watch(block, False)
@@ -792,7 +1125,7 @@ cdef class HotPool:
 
     @cython.final
     cdef void take_back_dropped(self, Block* block) noexcept:
-        """Do so for a watched block that nobody freed.
+        """Do so for a watched block that was dropped without ``free()``.
 
         What is raised goes to ``sys.unraisablehook`` from here: a handle that ends has
         more to give back.
@@ -807,10 +1140,10 @@ cdef class HotPool:
     @cython.final
     cdef int tell_watch(self, Block* block, bint is_dropped) except -1:
         cdef PyObject* watch
-        enter(&self.bins)  # _block_states looks at it
+        enter(self.table)  # Bins.states looks at it
         watch = block.watch
         block.watch = NULL
-        leave(&self.bins)
+        leave(self.table)
         kept = <object>watch
         Py_DECREF(kept)  # the block's own reference
         if is_dropped:
@@ -822,13 +1155,13 @@ cdef class HotPool:
     @cython.final
     cdef int put_back(self, Block* block) except -1:
         cdef int left
-        enter(&self.bins)
-        left = put_back(&self.bins, block)
-        leave(&self.bins)
+        enter(self.table)
+        left = put_back(self.table, block)
+        leave(self.table)
         if left == WIPE:
-            left = wipe(&self.bins, block)
+            left = wipe(self.table, block)
         if left == TELL:
-            self._freed_after_close()
+            self.lane.freed_after_close()
         return 0
 
     @cython.final
@@ -840,439 +1173,52 @@ cdef class HotPool:
         memory.block = block
         return memory
 
-    def _hand_out(self, uintptr_t token, word nbytes, watch):
-        """Count a block as live and make its handle."""
-        cdef Block* block = <Block*>token
-        cdef Memory memory = self.handle(NULL, nbytes)
-        cdef word tag_number = 0
-        if watch is not None:
-            if number_tag is not None and watch.tag is not None:
-                try:
-                    tag_number = number_tag(watch.tag)
-                except BaseException:  # a signal handler's
-                    self._hand_out(token, nbytes, None).free()
-                    raise
-            Py_INCREF(watch)
-            block.watch = <PyObject*>watch
-        enter(&self.bins)
-        self.bins.tag_number = tag_number
-        count_live(&self.bins, block, nbytes)
-        self.bins.tag_number = 0
-        leave(&self.bins)
-        memory.block = block
-        return memory
 
-    def _slice_of(self, root, word nbytes):
-        """Return a handle without a block, whose root is what it was cut from."""
-        cdef Memory memory = self.handle(NULL, nbytes)
-        if root is not None:
-            Py_INCREF(root)
-            memory.root = <PyObject*>root
-        return memory
+def bins_of(HotPool pool not None):
+    """Return the bins of a pool, or of one of its lanes."""
+    return pool.bins
 
-    def _miss(self, word nbytes):
-        """Return a block of a size from its bin or elsewhere, as a token."""
-        cdef Block* block
-        enter(&self.bins)
-        try:
-            if nbytes == 0:
-                block = self.new_block(None, 0, 0)
-            else:
-                block = pop(&self.bins, round_up(nbytes))
-                if block is not NULL:
-                    take(&self.bins, block, PyThread_get_thread_ident())
-        finally:
-            leave(&self.bins)
-        if block is NULL:
-            block = self.miss(nbytes)
-        return <uintptr_t>block
 
-    @cython.final
-    cdef Block* miss(self, word nbytes) except NULL:
-        """Return a block for a size whose bin is empty; it counts as binned still."""
-        cdef Block* block = NULL
-        cdef word capacity = round_up(nbytes)
-        cdef word placed_before = self.bins.shared.placed_count
-        cdef unsigned long ident
-        if (
-            MADL_HAS_INTERPRETER_LOCK
-            and self.bins.shared.lock_holder == 0
-            and self.bins.returned is NULL
-        ):
-            if not self.bins.shared.was_interrupted:
-                block = self.place(capacity)
-        elif is_inside():
+def lane_of(HotPool pool not None):
+    """Return the slow path of a pool, or of one of its lanes."""
+    return pool.lane
+
+
+def head_of(HotPool pool not None):
+    """Return the pool itself, for whatever is one of its lanes."""
+    return pool if pool.head is None else pool.head
+
+
+def hand_out(HotPool pool not None, uintptr_t token, word nbytes, watch):
+    """Count a block as live and return its handle."""
+    cdef Block* block = <Block*>token
+    cdef Memory memory = pool.handle(NULL, nbytes)
+    cdef word tag_number = 0
+    if watch is not None:
+        if number_tag is not None and watch.tag is not None:
             try:
-                block = <Block*><uintptr_t>self._place_apart(nbytes)
-            except BaseException:
-                self.return_since(placed_before)
+                tag_number = number_tag(watch.tag)
+            except BaseException:  # a signal handler's
+                hand_out(pool, token, nbytes, None).free()
                 raise
-        else:
-            ident = PyThread_get_thread_ident()
-            with self.lock:
-                self.bins.shared.lock_holder = ident
-                locks_held[ident] = 1
-                try:
-                    if not self.bins.shared.was_interrupted:
-                        self._take_back_returned()
-                        block = self.place(capacity)
-                except BaseException:
-                    self.bins.shared.was_interrupted = True
-                    raise
-                finally:
-                    locks_held[ident] = 0
-                    self.bins.shared.lock_holder = 0
-        if block is NULL:
-            try:
-                block = <Block*><uintptr_t>self._place_slowly(nbytes, capacity, 0)
-            except BaseException:
-                self.return_since(placed_before)
-                raise
-        if self.zeroes_new:
-            try:
-                self._zero_new(<uintptr_t>block)
-            except BaseException:
-                self.return_since(placed_before)
-                raise
-        return block
-
-    @cython.final
-    cdef Block* place(self, word capacity) except? NULL:
-        """Take a block from where no page is missing, or return NULL."""
-        cdef HotArena arena
-        cdef word offset
-        cdef list band
-        band = self.large_arenas if capacity > self._small_nbytes else self.small_arenas
-        enter(&self.bins)
-        try:
-            self._miss_count += 1
-            self.flush(&self.bins.filled_large)
-            if self.bins.shared.binned_nbytes > self._leash_nbytes:
-                self.flush(&self.bins.filled_small)
-            for arena in band:
-                offset = arena.blocks.allocate(capacity)
-                if offset >= 0:
-                    return self.new_block(arena, offset, capacity)
-        finally:
-            leave(&self.bins)
-        return NULL
-
-    def _block_at(self, HotArena arena, word offset, word capacity, *, bint is_binned):
-        """Return the block for a place that was taken; its free goes to its bin."""
-        cdef Block* block
-        enter(&self.bins)
-        try:
-            block = self.new_block(arena, offset, capacity)
-            if not is_binned:
-                block.offset_and_flags |= UNBINNED
-        finally:
-            leave(&self.bins)
-        return <uintptr_t>block
-
-    @cython.final
-    cdef Block* new_block(
-        self, HotArena arena, word offset, word capacity
-    ) except NULL:
-        cdef Bin* bin = self.bin_of(capacity)
-        cdef Block* block
-        if self.bins.unused is NULL:
-            self.add_slab()
-        block = self.bins.unused
-        self.bins.unused = block.next
-        block.offset_and_flags = offset | self.bins.first_flags
-        block.nbytes = 0
-        block.bin = bin
-        block.arena = NULL if arena is None else <PyObject*>arena
-        block.watch = NULL
-        bin.placed += 1
-        self.bins.shared.binned_nbytes += capacity
-        take(&self.bins, block, PyThread_get_thread_ident())
-        return block
-
-    @cython.final
-    cdef int add_slab(self) except -1:
-        cdef Py_ssize_t i
-        cdef Slab* slab = <Slab*>malloc(sizeof(Slab))
-        if slab is NULL:
-            raise MemoryError("no memory for the records of a pool's blocks")
-        slab.next = self.slabs
-        self.slabs = slab
-        for i in range(SLAB_LENGTH - 1, -1, -1):
-            slab.blocks[i].bin = NULL
-            slab.blocks[i].next = self.bins.unused
-            self.bins.unused = &slab.blocks[i]
-        return 0
-
-    @cython.final
-    cdef Bin* bin_of(self, word capacity) except NULL:
-        """Return the bin of a capacity; the first call makes it."""
-        cdef Slot* slot = slot_for(self.bins.slots, self.bins.slot_count, capacity)
-        if slot.bin is NULL:
-            if 2 * self.bins.bin_count >= self.bins.slot_count:
-                self.rebuild_slots()
-                slot = slot_for(self.bins.slots, self.bins.slot_count, capacity)
-            slot.bin = <Bin*>calloc(1, sizeof(Bin))
-            if slot.bin is NULL:
-                raise MemoryError("no memory for the bins of a pool")
-            slot.capacity = slot.bin.capacity = capacity
-            slot.bin.is_large = capacity > self._small_nbytes
-            self.bins.bin_count += 1
-        return slot.bin
-
-    @cython.final
-    cdef int rebuild_slots(self) except -1:
-        """Drop the bins that no block uses; double the slots if that is not enough."""
-        cdef Py_ssize_t i
-        cdef Py_ssize_t kept = 0
-        cdef Py_ssize_t count = self.bins.slot_count
-        cdef Slot* old = self.bins.slots
-        cdef Slot* new
-        for i in range(self.bins.slot_count):
-            kept += old[i].bin is not NULL and (
-                old[i].bin.placed != 0 or old[i].bin.is_listed
-            )
-        while 4 * kept >= count:
-            count *= 2
-        new = <Slot*>calloc(count, sizeof(Slot))
-        if new is NULL:
-            raise MemoryError("no memory for the bins of a pool")
-        for i in range(self.bins.slot_count):
-            if old[i].bin is NULL:
-                continue
-            if old[i].bin.placed or old[i].bin.is_listed:
-                slot_for(new, count, old[i].capacity)[0] = old[i]
-            else:
-                free(old[i].bin)
-        free(old)
-        self.bins.slots = new
-        self.bins.slot_count = count
-        self.bins.bin_count = kept
-        return 0
-
-    @cython.final
-    cdef int unplace(self, Block* block) except -1:
-        """Give a free block back to the index, where it coalesces."""
-        (<HotArena>block.arena).blocks.free(offset_of(block), block.bin.capacity)
-        discard(&self.bins, block)
-        return 0
-
-    @cython.final
-    cdef int flush(self, Bin** filled) except -1:
-        """Give the blocks of all listed bins back to the index."""
-        cdef Bin* bin
-        cdef Block* block
-        while filled[0] is not NULL:
-            bin = filled[0]
-            filled[0] = bin.next_filled
-            bin.is_listed = False
-            while bin.top is not NULL:
-                block = bin.top
-                bin.top = block.next
-                self.unplace(block)
-        return 0
-
-    def _flush(self):
-        """Give all binned blocks back to the index, where they coalesce."""
-        enter(&self.bins)
-        try:
-            self.flush(&self.bins.filled_large)
-            self.flush(&self.bins.filled_small)
-        finally:
-            leave(&self.bins)
-
-    def _take_back_returned(self):
-        cdef HotArena arena
-        cdef Block* block
-        cdef bint is_plain
-        while True:
-            arena = None  # what was released ends here, not in the guard
-            enter(&self.bins)
-            try:
-                block = self.bins.returned
-                if block is NULL:
-                    return
-                self.bins.returned = block.next
-                arena = <HotArena>block.arena
-                is_plain = not (self._users or self.wipes_later)
-                if is_plain:
-                    self.unplace(block)
-            finally:
-                leave(&self.bins)
-            if not is_plain:
-                self._unplace_when_unused(<uintptr_t>block, arena, offset_of(block))
-            elif arena.is_apart:
-                self._release_apart(arena)
-
-    def _unplace(self, uintptr_t token):
-        """Give a block back to the index that belongs to no bin."""
-        cdef Block* block = <Block*>token
-        cdef HotArena arena = <HotArena>block.arena
-        enter(&self.bins)
-        try:
-            self.unplace(block)
-        finally:
-            leave(&self.bins)
-        if arena.is_apart:
-            self._release_apart(arena)
-
-    @cython.final
-    cdef void return_since(self, word placed_before) noexcept:
-        cdef Slab* slab
-        cdef Block* block
-        cdef Py_ssize_t i
-        cdef Block* thread = <Block*>PyThread_get_thread_ident()
-        if self.bins.shared.placed_count == placed_before:
-            return
-        enter(&self.bins)
-        slab = self.slabs
-        while slab is not NULL:
-            for i in range(SLAB_LENGTH):
-                block = &slab.blocks[i]
-                if (
-                    block.bin is not NULL
-                    and block.offset_and_flags & TAKEN
-                    and block.next == thread
-                    and block.nbytes > placed_before
-                ):
-                    self.take_back_later(block)
-            slab = slab.next
-        leave(&self.bins)
-
-    @cython.final
-    cdef void take_back_later(self, Block* block) noexcept:
-        block.offset_and_flags &= ~<word>TAKEN
-        if block.arena is NULL:
-            discard(&self.bins, block)
-        else:
-            block.next = self.bins.returned
-            self.bins.returned = block
-
-    def _return_since(self, word placed_before):
-        """Lose no block that this thread took since then and has not handed out.
-
-        For an allocation that ends with an error.
-        """
-        self.return_since(placed_before)
-
-    def _gather_lost(self):
-        """Let every block be taken back that is free, and neither listed nor in hand.
-
-        For a change that was interrupted. The lock is held. Done at once: what a thread
-        has in hand, it has marked.
-        """
-        cdef Py_ssize_t i
-        cdef Slab* slab
-        cdef Block* block
-        enter(&self.bins)
-        for i in range(self.bins.slot_count):
-            if self.bins.slots[i].bin is not NULL:
-                mark_listed(self.bins.slots[i].bin.top)
-        mark_listed(self.bins.returned)
-        slab = self.slabs
-        while slab is not NULL:
-            for i in range(SLAB_LENGTH):
-                block = &slab.blocks[i]
-                if block.bin is NULL:
-                    continue
-                if not block.offset_and_flags & (LIVE | TAKEN | LISTED):
-                    self.take_back_later(block)
-                block.offset_and_flags &= ~<word>LISTED
-            slab = slab.next
-        leave(&self.bins)
-        return True
-
-    def _recount(self):
-        """Count nothing: what is counted changes together with the blocks."""
-        return True
-
-    @property
-    def _bin_count(self):
-        """Bins there are, empty ones too."""
-        return self.bins.bin_count
-
-    def _has_returned(self):
-        """Whether blocks wait that belong to no bin."""
-        return self.bins.returned is not NULL
-
-    def _zero(self, *, bint new, bint freed, bint at_once):
-        """Choose what is zeroed from now on; no block is placed yet.
-
-        ``_zero_new`` hears of each block before it is handed out; what is freed is
-        wiped by the host at once, or left to ``_unplace_when_unused``.
-        """
-        self.zeroes_new = new
-        self.wipes_later = freed and not at_once
-        self.bins.first_flags = UNBINNED | (WIPED if freed and at_once else 0)
-
-    def _keep_contents(self):
-        """Let what is live keep its content when it is freed."""
-        cdef Slab* slab = self.slabs
-        cdef Py_ssize_t i
-        enter(&self.bins)
-        while slab is not NULL:
-            for i in range(SLAB_LENGTH):
-                slab.blocks[i].offset_and_flags &= ~<word>WIPED
-            slab = slab.next
-        leave(&self.bins)
-
-    def _place_of(self, uintptr_t token):
-        """Return arena, offset and capacity of a block; ``None`` without bytes."""
-        cdef Block* block = <Block*>token
-        if block.arena is NULL:
-            return None
-        return <object>block.arena, offset_of(block), block.bin.capacity
-
-    def _unbin_all(self):
-        """Let what is live go to no bin when it is freed, but wait to be taken back."""
-        cdef Slab* slab = self.slabs
-        cdef Py_ssize_t i
-        enter(&self.bins)
-        while slab is not NULL:
-            for i in range(SLAB_LENGTH):
-                if slab.blocks[i].bin is not NULL:
-                    slab.blocks[i].offset_and_flags |= UNBINNED
-            slab = slab.next
-        leave(&self.bins)
-
-    def _return_every_free(self):
-        """Let no free go to a bin any more; ``_freed_after_close`` hears of each."""
-        self.bins.returns_every_free = True
-
-    def _block_states(self):
-        """Return every placed block, live or free in a bin."""
-        cdef Slab* slab
-        cdef Block[SLAB_LENGTH] seen
-        cdef Py_ssize_t i, count
-        states = []
-        enter(&self.bins)
-        slab = self.slabs
-        leave(&self.bins)
-        while slab is not NULL:
-            count = 0
-            enter(&self.bins)
-            for i in range(SLAB_LENGTH):
-                if slab.blocks[i].bin is NULL or slab.blocks[i].arena is NULL:
-                    continue
-                seen[count] = slab.blocks[i]
-                Py_XINCREF(seen[count].watch)
-                count += 1
-            leave(&self.bins)
-            try:
-                for i in range(count):
-                    states.append(_state(&seen[i]))
-            finally:
-                for i in range(count):
-                    Py_XDECREF(seen[i].watch)
-            slab = slab.next
-        return states
+        Py_INCREF(watch)
+        block.watch = <PyObject*>watch
+    enter(pool.table)
+    pool.table.tag_number = tag_number
+    count_live(pool.table, block, nbytes)
+    pool.table.tag_number = 0
+    leave(pool.table)
+    memory.block = block
+    return memory
 
 
-class JoinedPool:
-    """Mixed into a ``HotPool`` whose ``_join`` is called before it is used."""
-
-    def _join(self, other):
-        """Share the lock and all that is counted with another pool."""
-        self._share(other)
+def slice_of(HotPool pool not None, root, word nbytes):
+    """Return a handle without a block, whose root is what it was cut from."""
+    cdef Memory memory = pool.handle(NULL, nbytes)
+    if root is not None:
+        Py_INCREF(root)
+        memory.root = <PyObject*>root
+    return memory
 
 
 allocate_with_options = HotPool.allocate
@@ -1298,7 +1244,7 @@ cdef object allocate(
     ):
         return allocate_unusual(pool, arguments, count, names)
     size = PyLong_AsLongLongAndOverflow(<object>arguments[0], &overflow)
-    if overflow or size <= 0 or size > pool.most_nbytes:
+    if overflow or size <= 0 or size > pool.bins.largest:
         return allocate_unusual(pool, arguments, count, names)
     # The handle first: it is the one step that may fail or run a finalizer.
     cdef Memory memory = Memory.__new__(Memory)
@@ -1306,16 +1252,16 @@ cdef object allocate(
     memory.owner = <PyObject*>pool
     memory.size = size
     cdef Block* block = NULL
-    enter(&pool.bins)
-    block = pop(&pool.bins, round_up(size))
+    enter(pool.table)
+    block = pop(pool.table, round_up(size))
     if block is not NULL:
-        count_live(&pool.bins, block, size)
-    leave(&pool.bins)
+        count_live(pool.table, block, size)
+    leave(pool.table)
     if block is NULL:
-        block = pool.miss(size)
-        enter(&pool.bins)
-        count_live(&pool.bins, block, size)
-        leave(&pool.bins)
+        block = pool.bins.miss(size, pool.lane)
+        enter(pool.table)
+        count_live(pool.table, block, size)
+        leave(pool.table)
     memory.block = block
     return memory
 
@@ -1328,7 +1274,7 @@ cdef object allocate_unusual(
     cdef HotPool lane
     if count == 1 and names is not NULL and <tuple><object>names == ("stream",):
         try:
-            lane = pool.lanes_seen.get(<object>arguments[1])
+            lane = pool.lanes_seen.get(<object>arguments[1])  # None for the pool itself
         except TypeError:  # of what cannot be hashed
             lane = None
         if lane is not None and lane is not pool:

@@ -1,6 +1,6 @@
 """A journal that pools write to by themselves, compiled.
 
-The twin of ``interpreted_journal``: the same records, but here the hot path writes
+The twin of ``fallback.journal``: the same records, but here the hot path writes
 them, without a call to Python. ``journal.h`` has how.
 """
 

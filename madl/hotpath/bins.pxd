@@ -37,7 +37,7 @@ cdef enum:
     # Offsets are multiples of GRANULARITY, so their low bits can tell a block's state.
     LIVE = 1
     UNBINNED = 2
-    TAKEN = 4  # in the hands of a thread that will make it live, or wipe it
+    TAKEN = 4  # in flight: a thread will make it live, or wipes it
     LISTED = 8  # in a bin or in the returned list, while lost blocks are looked for
     WIPED = 16  # UNBINNED too: its content goes when it is freed
     FLAGS = 511
@@ -60,7 +60,7 @@ cdef struct Bin:
 cdef struct Block:
     # A part of an arena. 48 bytes.
     word offset_and_flags
-    word nbytes  # while it is taken: the how manieth it is
+    word nbytes  # while it is taken: its number among those that were
     Bin* bin  # of its capacity; NULL while the record is unused
     # In its bin, in the returned list or among the unused; while it is taken: the
     # identity of the thread that has it.
@@ -72,8 +72,8 @@ cdef struct Slot:
     word capacity
     Bin* bin
 
-cdef struct Shared:
-    # What a pool and its lanes have in common: what is counted, and who is in.
+cdef struct Counts:
+    # What a pool and its lanes share: all that is counted, and which thread is inside.
     word binned_nbytes
     word live_nbytes
     word live_high_water
@@ -84,11 +84,11 @@ cdef struct Shared:
     bint is_guarded
     madl_guard guard
     madl_journal* journal  # the newest of those that are active, or NULL
-    Shared* next  # of another pool
-    Shared* previous
+    Counts* next  # of another pool
+    Counts* previous
 
-cdef struct Bins:
-    Shared* shared
+cdef struct BinTable:
+    Counts* shared
     Slot* slots  # open addressing; a power of two of them
     Py_ssize_t slot_count
     Py_ssize_t bin_count
@@ -103,12 +103,12 @@ cdef struct Bins:
     word tag_number
 
 
-cdef inline void enter(Bins* bins) noexcept nogil:
+cdef inline void enter(BinTable* bins) noexcept nogil:
     if bins.shared.is_guarded:
         madl_enter(&bins.shared.guard)
 
 
-cdef inline void leave(Bins* bins) noexcept nogil:
+cdef inline void leave(BinTable* bins) noexcept nogil:
     if bins.shared.is_guarded:
         madl_leave(&bins.shared.guard)
 
@@ -132,7 +132,7 @@ cdef inline Slot* slot_for(Slot* slots, Py_ssize_t count, word capacity) noexcep
     return &slots[i]
 
 
-cdef inline Block* pop(Bins* bins, word capacity) noexcept nogil:
+cdef inline Block* pop(BinTable* bins, word capacity) noexcept nogil:
     # A free block of a capacity, or NULL when its bin is empty.
     cdef Bin* bin = slot_for(bins.slots, bins.slot_count, capacity).bin
     cdef Block* block
@@ -144,7 +144,7 @@ cdef inline Block* pop(Bins* bins, word capacity) noexcept nogil:
     return block
 
 
-cdef inline void push(Bins* bins, Block* block) noexcept nogil:
+cdef inline void push(BinTable* bins, Block* block) noexcept nogil:
     cdef Bin* bin = block.bin
     cdef Block* top = bin.top
     # The lower of the two large blocks freed last on top: it keeps high pages idle.
@@ -169,8 +169,8 @@ cdef inline void push(Bins* bins, Block* block) noexcept nogil:
         bins.filled_small = bin
 
 
-cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogil:
-    cdef Shared* shared = bins.shared
+cdef inline void count_live(BinTable* bins, Block* block, word nbytes) noexcept nogil:
+    cdef Counts* shared = bins.shared
     block.offset_and_flags = (block.offset_and_flags & ~<word>TAKEN) | LIVE
     block.nbytes = nbytes
     shared.binned_nbytes -= block.bin.capacity
@@ -184,7 +184,7 @@ cdef inline void count_live(Bins* bins, Block* block, word nbytes) noexcept nogi
         )
 
 
-cdef inline void take(Bins* bins, Block* block, unsigned long thread) noexcept nogil:
+cdef inline void take(BinTable* bins, Block* block, unsigned long thread) noexcept nogil:
     # Marks a block that is in no list, so that an interruption does not lose it.
     bins.shared.placed_count += 1
     block.nbytes = bins.shared.placed_count
@@ -192,7 +192,7 @@ cdef inline void take(Bins* bins, Block* block, unsigned long thread) noexcept n
     block.offset_and_flags |= TAKEN
 
 
-cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
+cdef inline void discard(BinTable* bins, Block* block) noexcept nogil:
     # Makes the record of a free block unused.
     bins.shared.binned_nbytes -= block.bin.capacity
     block.bin.placed -= 1
@@ -201,7 +201,7 @@ cdef inline void discard(Bins* bins, Block* block) noexcept nogil:
     bins.unused = block
 
 
-cdef inline int put_back(Bins* bins, Block* block) noexcept nogil:
+cdef inline int put_back(BinTable* bins, Block* block) noexcept nogil:
     # Puts a block that is no longer live where it can be had again; returns NOTHING,
     # TELL when the pool is closed and should hear of it, or WIPE when it lies nowhere
     # yet: the caller leaves the guard, wipes it, and puts it back with put_back_wiped.
@@ -214,7 +214,7 @@ cdef inline int put_back(Bins* bins, Block* block) noexcept nogil:
         discard(bins, block)
     elif bins.returns_every_free or block.offset_and_flags & UNBINNED:
         if block.offset_and_flags & WIPED:
-            block.offset_and_flags |= TAKEN  # so that nobody thinks that it is lost
+            block.offset_and_flags |= TAKEN  # so that recovery leaves it alone
             block.next = NULL
             return WIPE
         return put_back_wiped(bins, block)
@@ -223,7 +223,7 @@ cdef inline int put_back(Bins* bins, Block* block) noexcept nogil:
     return NOTHING
 
 
-cdef inline int put_back_wiped(Bins* bins, Block* block) noexcept nogil:
+cdef inline int put_back_wiped(BinTable* bins, Block* block) noexcept nogil:
     # Puts a block of no bin where the next miss finds it; returns NOTHING or TELL.
     block.offset_and_flags &= ~<word>TAKEN
     block.next = bins.returned

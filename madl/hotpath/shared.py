@@ -1,10 +1,19 @@
-"""What both bodies of the hot path share: arenas, watches, and what is not hot."""
+"""What both bodies of the hot path share: arenas, watches, and their slow path."""
 
+import builtins
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from madl.backends.protocol import Backend
 from madl.core.first_fit import FirstFit
 from madl.stacks import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
+    import numpy as np
+    import numpy.typing as npt
 
 BLOCK_GRANULARITY = 512
 """Capacities and offsets of blocks are multiples of it: the alignment that CUDA
@@ -14,39 +23,118 @@ promises, so that the same program has the same offsets on every device."""
 LARGEST_REQUEST_NBYTES = 1 << 62
 """What offsets of 64 bits, and sums of two, leave room for."""
 
-cold: dict[str, Callable[..., Any]] = {}
-"""The functions behind the methods of ``Memory`` that are not hot, by name."""
+special: dict[str, Callable[..., Any]] = {}
+"""Functions behind methods of ``Memory`` that an interpreter looks up on the type."""
 
 known_dtypes: dict[Any, Any] = {}
 """NumPy's data types that arrays over memory may have, by what callers named them."""
 
+array_of: list[Callable[..., Any]] = []
+"""``numpy.ndarray``, once it has been needed."""
 
-def register_cold(functions: dict[str, Callable[..., Any]]) -> None:
-    """Give ``Memory`` the functions behind its methods that are not hot."""
-    cold.update(functions)
+
+class SlowPath(Protocol):
+    """What the hot path calls when it cannot serve an allocation or a free by itself.
+
+    Blocks are what ``Bins`` hands out: opaque here.
+    """
+
+    stream: object
+    """The stream that it serves; ``None`` for the default one."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of the pool's device."""
+
+    def allocate_with(
+        self,
+        pool: Any,
+        nbytes: int | str,
+        alignment: int | None,
+        stream: object,
+        tag: str | None,
+    ) -> Any:
+        """Allocate where an argument, a tag or a listener needs more than a bin."""
+
+    def place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Any:
+        """Return a block for which pages have to be found, or raise."""
+
+    def place_dedicated(self, nbytes: int) -> Any:
+        """Return a block with a reservation of its own: for a re-entrant call."""
+
+    def zero_new(self, block: Any) -> None:
+        """Set a block to zero that is about to be handed out, or raise."""
+
+    def take_back(self, block: Any) -> None:
+        """Take back a freed block that is not for the index as it is."""
+
+    def record_stream(self, memory: Any, stream: object) -> None:
+        """Keep a block, once it is free, from reuse while a stream may use it."""
+
+    def freed_after_close(self) -> None:
+        """Give back what was freed since the pool was closed. Runs in finalizers."""
+
+
+class Attached:
+    """What ``memory.methods`` attaches to the handle: for type checkers only."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __array_interface__: dict[str, Any]
+        __cuda_array_interface__: dict[str, Any]
+
+        @property
+        def address(self) -> int: ...  # noqa: D102  # as attached; so all below
+        @property
+        def capacity(self) -> int: ...  # noqa: D102
+        @property
+        def device(self) -> str: ...  # noqa: D102
+        @property
+        def is_freed(self) -> bool: ...  # noqa: D102
+        @property
+        def native(self) -> object: ...  # noqa: D102
+        @property
+        def stream(self) -> object: ...  # noqa: D102
+        @property
+        def tag(self) -> str | None: ...  # noqa: D102
+        def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any: ...  # noqa: ANN401
+        def __dlpack_device__(self) -> tuple[int, int]: ...
+        def as_array(  # noqa: D102
+            self,
+            dtype: "npt.DTypeLike" = "uint8",
+            shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
+        ) -> "np.ndarray[Any, Any]": ...
+        def copy_from(self, source: Any, *, stream: object = None) -> None: ...  # noqa: ANN401, D102
+        def copy_to(self, destination: Any, *, stream: object = None) -> None: ...  # noqa: ANN401, D102
+        def fill(self, value: int = 0) -> None: ...  # noqa: D102
+        def memoryview(self) -> builtins.memoryview: ...  # noqa: D102
+        def record_stream(self, stream: object) -> None: ...  # noqa: D102
+        def resize(self, nbytes: int | str) -> None: ...  # noqa: D102
+        def tobytes(self) -> bytes: ...  # noqa: D102
 
 
 class HotArena:
     """What the hot path knows of an arena."""
 
     def __init__(
-        self, blocks: FirstFit, address: int | None, *, is_apart: bool
+        self, blocks: FirstFit, address: int | None, *, is_dedicated: bool
     ) -> None:
         self.blocks = blocks
         self.address = address
-        self.is_apart = is_apart  # holds one block, placed outside the pool's order
+        self.is_dedicated = is_dedicated  # to one block
 
 
 class Watch:
-    """Whoever wants to know of a block's free: a tag's usage, a recording."""
+    """What wants to know of a block's free: a tag's usage, a recording."""
 
     tag: str | None = None
     stack: Stack = ()
     is_viewed = False
-    """Whether somebody else may keep the block, so that a drop is no missing free."""
+    """Whether a view may keep the block, so that a drop is no missing free."""
 
     def dropped(self) -> None:
-        """Take note of the free of a handle that nobody has any more."""
+        """Take note of the drop of a handle without ``free()``."""
         self.freed()
 
     def freed(self) -> None:

@@ -12,6 +12,7 @@ from madl.backends.protocol import Capability
 from madl.hotpath import Memory
 from madl.integrations.peers import cuda_backend_of, import_peer
 from madl.pool import Pool
+from madl.pool.allocate import parts_of
 
 if TYPE_CHECKING:
     import cuda.core
@@ -86,7 +87,7 @@ class _Resource:
         handle = self._backend.stream_handle
         if handle(stream) == handle(memory.stream):
             memory.free()
-        elif self.pool._lock_holder == threading.get_ident():
+        elif parts_of(self.pool).shared.lock_holder == threading.get_ident():
             self._late.append((memory, stream))
         else:
             _free_in(memory, stream)

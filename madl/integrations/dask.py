@@ -11,6 +11,7 @@ from madl.hotpath import Memory
 from madl.memory.place import is_plain_host
 from madl.pool import Pool
 from madl.pool import default as defaults
+from madl.pool.allocate import parts_of
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def _devices_here() -> list[tuple[Any, ...]]:
     pools = {pool.device: pool for pool in defaults.open_pools()}
     rows = []
     for device in sorted({*registry.devices(), *pools}):
-        backend = pools[device]._backend if device in pools else None
-        info = (backend or registry.open_device(device)).memory_info()
+        held = parts_of(pools[device]).backend.backend if device in pools else None
+        info = (held or registry.open_device(device)).memory_info()
         figures = _figures(pools[device]).values() if device in pools else ()
         rows.append((device, *info, *figures))
     return rows
@@ -176,9 +177,9 @@ def _figures(pool: Pool) -> dict[str, int | None]:
     # Not by stats(), which looks at every block with the pool's lock held: a heartbeat
     # comes each second, and the worker answers nobody meanwhile.
     return {
-        "live_nbytes": pool._live_nbytes,
-        "live_high_water_nbytes": pool._live_high_water,
-        "committed_nbytes": pool._growth.budget.committed_nbytes,
+        "live_nbytes": parts_of(pool).shared.live_nbytes,
+        "live_high_water_nbytes": parts_of(pool).shared.live_high_water,
+        "committed_nbytes": parts_of(pool).growth.budget.committed_nbytes,
         "limit_nbytes": pool.limit_nbytes,
     }
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from madl.backends.cuda import CudaBackend
 from madl.hotpath import Memory
 from madl.pool import Pool
+from madl.pool.allocate import parts_of
 
 
 def import_peer(name: str, package: str) -> ModuleType:
@@ -33,7 +34,7 @@ def cuda_backend_of(pool: object) -> CudaBackend:
     Raises:
         TypeError: The pool is of another device, or none.
     """
-    backend = pool._backend.inner if isinstance(pool, Pool) else None
+    backend = parts_of(pool).backend.backend if isinstance(pool, Pool) else None
     if not isinstance(backend, CudaBackend):
         raise TypeError(
             f"pool must be of a CUDA device, got {pool!r}; make one with Pool('cuda:0')"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from madl.backends.opencl import OpenclBackend
 from madl.backends.opencl.errors import translated
-from madl.hotpath import BLOCK_GRANULARITY, Memory
+from madl.hotpath import BLOCK_GRANULARITY, Memory, place_of
 from madl.memory.place import locate, reserved_place
 from madl.pool import Pool
+from madl.pool.allocate import parts_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,7 @@ class PoolAllocator:
         if nbytes == 0:
             return None
         memory = self.pool.allocate(nbytes, **self._options)
-        placed: Any = memory._place()  # there is an arena, as there are bytes
+        placed: Any = place_of(memory)  # there is an arena, as there are bytes
         native = self._view(*reserved_place(placed[0], placed[1]), nbytes)
         # The attribute ends with the object, and the block with the attribute: no
         # callback, no finalizer of ours, whoever drops the last reference.
@@ -191,7 +192,7 @@ def _queue_behind(memory: Memory, backend: OpenclBackend, queue: Any) -> Any:  #
 
 
 def _backend_of(pool: object) -> OpenclBackend:
-    backend = pool._backend.inner if isinstance(pool, Pool) else None
+    backend = parts_of(pool).backend.backend if isinstance(pool, Pool) else None
     if not isinstance(backend, OpenclBackend):
         raise TypeError(
             f"pool must be of an OpenCL device, got {pool!r}; make one with "

@@ -11,9 +11,10 @@ from typing import cast
 from madl.backends.protocol import Capability, Reservation, ShareBackend
 from madl.backends.shared import SharedBackend
 from madl.errors import AttachError, MissingCapabilityError
-from madl.hotpath import Memory
+from madl.hotpath import Memory, pool_of, root_of
 from madl.memory.place import Slice, locate, reserved_place
 from madl.pool import Pool
+from madl.pool.allocate import parts_of
 
 
 class Token:
@@ -79,20 +80,20 @@ def share(memory: Memory) -> Token:
     if not isinstance(memory, Memory):
         raise TypeError(f"memory must be a Memory, got {type(memory).__name__}")
     arena, offset = locate(memory, "share()")
-    if Capability.SHARE not in memory._pool.capabilities:
+    if Capability.SHARE not in pool_of(memory).capabilities:
         raise MissingCapabilityError(
-            memory._pool.device,
+            pool_of(memory).device,
             "memory that other processes can attach",
             "allocate it with device='shared'",
         )
-    if isinstance(memory._root, Slice):
+    if isinstance(root_of(memory), Slice):
         raise ValueError(
-            f"{memory._pool.device}: a slice of {memory.nbytes} bytes cannot be shared;"
+            f"{pool_of(memory).device}: a slice of {memory.nbytes} bytes cannot be shared;"
             " share the memory that it was cut from, and cut it where it is attached"
         )
     if arena is None:
         return Token(None, 0, 0, os.getpid())
-    backend = cast("ShareBackend", memory._pool._backend.inner)
+    backend = cast("ShareBackend", parts_of(pool_of(memory)).backend.backend)
     reservation, start = reserved_place(arena, offset)
     return Token(backend.share(reservation), start, memory.nbytes, os.getpid())
 

@@ -1,18 +1,23 @@
-"""Memory in the hands of any array library: by DLPack and CUDA's array interface.
+"""Export of memory to array libraries in place: DLPack, CUDA's array interface.
 
-What DLPack takes is left to a library that speaks it natively, a kind of memory each:
-an exporter whose deleter is Python code would replace an exception that is in flight
-when the last importer ends.
+DLPack's capsules are made by a library that does so natively, NumPy or the backend's:
+a deleter in Python code would replace an exception that is in flight when the last
+importer ends.
 """
 
-from typing import Any
+from typing import Any, cast
 
-from madl.backends.protocol import Capability
+from madl.backends.protocol import (
+    Capability,
+    CudaArrayBackend,
+    DlpackBackend,
+    DlpackExporter,
+    StreamOrderedBackend,
+)
 from madl.errors import MissingCapabilityError
-from madl.hotpath import Memory
-from madl.memory.pin import hold
-from madl.memory.place import is_plain_host, locate, uncut
-from madl.memory.views import as_array, root_of
+from madl.hotpath import Memory, pool_of
+from madl.memory.place import backend_of, is_plain_host, locate, pin, uncut
+from madl.memory.views import as_array, shown_root
 
 CPU = (1, 0)
 """DLPack's name of host memory: ``kDLCPU``, and the number of the device."""
@@ -30,18 +35,18 @@ def cuda_array_interface(memory: Memory) -> dict[str, Any]:
     Raises:
         AttributeError: The memory is not CUDA's.
     """
-    cuda = _cuda_of(memory)
-    if cuda is None:
+    if Capability.CUDA_ARRAY not in pool_of(memory).capabilities:
         raise AttributeError(
-            f"memory of {memory._pool.device} has no __cuda_array_interface__"
+            f"memory of {pool_of(memory).device} has no __cuda_array_interface__"
         )
+    backend = cast("CudaArrayBackend", backend_of(memory))
     return {
         "version": 3,
-        "shape": (memory._nbytes,),
+        "shape": (memory.nbytes,),
         "typestr": "|u1",
         "data": (memory.address, False),
         "strides": None,
-        "stream": cuda.stream_handle(memory.stream),
+        "stream": backend.stream_handle(memory.stream),
     }
 
 
@@ -49,13 +54,12 @@ def dlpack_device(memory: Memory) -> tuple[int, int]:
     """Return what DLPack calls the device.
 
     Raises:
-        MissingCapabilityError: DLPack has no word for it, or nobody exports it.
+        MissingCapabilityError: DLPack has no number for it, or madl no exporter.
     """
     locate(memory, "__dlpack_device__()")
     if is_plain_host(memory):
         return CPU
-    found: tuple[int, int] = _cuda_buffer(memory).__dlpack_device__()
-    return found
+    return _exporter(memory).__dlpack_device__()
 
 
 def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
@@ -64,15 +68,15 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
     Args:
         memory: What is exported, as one dimension of ``uint8``.
         stream: The importer's, whose work comes after what is queued already. The
-            block goes to nobody else while that stream still uses it.
+            block is not reused while that stream still uses it.
         options: ``max_version``, ``dl_device`` and ``copy``, those that were given:
             exporters of older versions know none of them.
     """
     locate(memory, "__dlpack__()")
     if is_plain_host(memory):
         return as_array(memory, "uint8", None).__dlpack__(stream=stream, **options)
-    exported = _cuda_buffer(memory)
-    if stream != UNORDERED and memory._nbytes:
+    exported = _exporter(memory)
+    if stream != UNORDERED and memory.nbytes:
         _share(memory, stream)
     # It would take any stream, and ignore it.
     return exported.__dlpack__(stream=UNORDERED, **options)
@@ -80,32 +84,26 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
 
 def _share(memory: Memory, stream: object) -> None:
     """Let a stream use a memory too: from now on, and until it is done with it."""
-    backend = memory._pool._backend
+    backend = cast("StreamOrderedBackend", backend_of(memory))
     owner = memory.stream
     if backend.stream_key(stream) != backend.stream_key(owner):
         backend.wait(stream, backend.record(owner))
         memory.record_stream(stream)
 
 
-def _cuda_of(memory: Memory) -> Any:  # noqa: ANN401  # this knows no backend
-    """Return the backend of CUDA memory, and None for all other."""
-    backend = memory._pool._backend.inner
-    return backend if hasattr(backend, "buffer_over") else None
-
-
-def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no types here
-    cuda = _cuda_of(memory)
-    if cuda is None:
+def _exporter(memory: Memory) -> DlpackExporter:
+    if Capability.DLPACK not in pool_of(memory).capabilities:
         raise MissingCapabilityError(
-            memory._pool.device, "DLPack", "copy to host memory with madl.copy()"
+            pool_of(memory).device, "DLPack", "copy to host memory with madl.copy()"
         )
-    owner = _root_of(memory) if memory._nbytes else memory
-    return cuda.buffer_over(memory.address, memory._nbytes, owner)
+    backend = cast("DlpackBackend", backend_of(memory))
+    owner = _keeper_of(memory) if memory.nbytes else memory
+    return backend.buffer_over(memory.address, memory.nbytes, owner)
 
 
-def _root_of(memory: Memory) -> object:
+def _keeper_of(memory: Memory) -> object:
     """Return what keeps a block for all views of it, whatever is freed."""
     memory = uncut(memory)
-    if Capability.HOST_ACCESS in memory._pool.capabilities:
-        return root_of(memory)  # views of the CPU can use it too
-    return hold(memory, "__dlpack__()")
+    if Capability.HOST_ACCESS in pool_of(memory).capabilities:
+        return shown_root(memory)  # views of the CPU can use it too
+    return pin(memory, "__dlpack__()")

@@ -1,24 +1,37 @@
-"""What a ``Memory`` does besides being allocated and freed.
+"""The methods of ``Memory`` that are not hot, written once for both bodies.
 
-Each function stands behind the method of the same name; those that make views are in
-``views``.
+They are attached to whichever class there is; ``hotpath.shared.Attached`` tells type
+checkers of them.
 """
 
 import ctypes
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
-from madl import hotpath
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, ViewBackend
+from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
-from madl.hotpath import Memory
+from madl.hotpath import (
+    Memory,
+    attach,
+    exchange,
+    is_viewed,
+    lane_of,
+    place_of,
+    pool_of,
+    root_of,
+    slice_of,
+    watch_of,
+)
+from madl.hotpath.shared import special
 from madl.memory import copies as transfer
+from madl.memory import interop, views
 from madl.memory.copies import bytes_of
-from madl.memory.foreign import is_on_device
-from madl.memory.interop import cuda_array_interface, dlpack, dlpack_device
-from madl.memory.pin import Held
 from madl.memory.place import (
+    Pinned,
     Slice,
+    backend_of,
     has_slices,
     host_address,
     is_plain_host,
@@ -26,83 +39,97 @@ from madl.memory.place import (
     reserved_place,
     uncut,
 )
-from madl.memory.views import array_interface, as_array, has_views, view
+from madl.memory.views import view
 from madl.sizes import parse_nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
+    import numpy as np
+    import numpy.typing as npt
 
 # Of the flag's value: an & of two flags costs more than a view.
 _VIEW = Capability.VIEW._value_
 
 
 def address(memory: Memory) -> int:
-    """Return the absolute address; 0 for zero bytes."""
+    """Where the memory starts; 0 for zero bytes. Not covered by ``free``.
+
+    Raises:
+        MissingCapabilityError: The device has no addresses.
+    """
     arena, offset = locate(memory, "address")
     if arena is None:
         return 0
     if arena.address is None:
-        raise MissingCapabilityError(memory._pool.device, "addresses", "another device")
+        raise MissingCapabilityError(
+            pool_of(memory).device, "addresses", "another device"
+        )
     return arena.address + offset
 
 
 def native(memory: Memory) -> object:
-    """Return what the device's API calls the memory; ``None`` for a view of nothing."""
-    if not memory._pool.capabilities._value_ & _VIEW:
+    """What the device's own API calls this memory, an address or a ``cl_mem``."""
+    if not pool_of(memory).capabilities._value_ & _VIEW:
         return address(memory)
     arena, offset = locate(memory, "native")
     if arena is None:
         return None
-    backend = memory._pool._backend
-    made: object = backend.view(*reserved_place(arena, offset), memory._nbytes)
-    return made
+    backend = cast("ViewBackend", backend_of(memory))
+    return backend.view(*reserved_place(arena, offset), memory.nbytes)
 
 
 def capacity(memory: Memory) -> int:
-    """Return the bytes that the memory takes in its arena."""
-    placed = memory._place()
+    """Bytes given, ``nbytes`` rounded up to the pool's granularity."""
+    placed = place_of(memory)
     if placed is not None:
         return placed[2]
     locate(memory, "capacity")
-    return memory._nbytes
+    return memory.nbytes
 
 
 def is_freed(memory: Memory) -> bool:
-    """Return whether the memory, or what it was cut from, was freed."""
-    if isinstance(memory._root, Slice):
-        return is_freed(memory._root.parent)
-    return memory._place() is None
+    """Whether ``free()`` has been called, on it or on what it was cut from."""
+    part = root_of(memory)
+    if isinstance(part, Slice):
+        return is_freed(part.parent)
+    return place_of(memory) is None
 
 
 def refuse_free(memory: Memory) -> Exception:
     """Return the error for a free that must not happen."""
-    if isinstance(memory._root, Slice):
+    if isinstance(root_of(memory), Slice):
         return ValueError(
-            f"{memory._pool.device}: a slice of {memory._nbytes} bytes cannot be "
+            f"{pool_of(memory).device}: a slice of {memory.nbytes} bytes cannot be "
             "freed; free the memory that it was cut from"
         )
-    return FreedMemoryError(memory._pool.device, memory._nbytes, "free()")
+    return FreedMemoryError(pool_of(memory).device, memory.nbytes, "free()")
 
 
 def refuse_pickle(memory: Memory) -> TypeError:
     """Return the error for an attempt to pickle or copy a handle."""
     return TypeError(
-        f"a Memory of {memory._pool.device} cannot be pickled or copied; pass "
+        f"a Memory of {pool_of(memory).device} cannot be pickled or copied; pass "
         "mem.tobytes() for its content, or allocate it with device='shared' and pass "
         "madl.share(mem)"
     )
 
 
 def tag(memory: Memory) -> str | None:
-    """Return the tag that the memory was allocated under."""
-    if isinstance(memory._root, Slice):
-        return tag(memory._root.parent)
+    """The tag that the memory was allocated under."""
+    part = root_of(memory)
+    if isinstance(part, Slice):
+        return tag(part.parent)
     locate(memory, "tag")
-    watch = memory._watch()
+    watch = watch_of(memory)
     return None if watch is None else watch.tag
 
 
 def stream(memory: Memory) -> object:
-    """Return the stream that owns the memory."""
+    """The stream that owns the memory; ``None`` on devices without streams."""
     locate(memory, "stream")
-    return uncut(memory)._pool._stream
+    return lane_of(pool_of(uncut(memory))).stream
 
 
 def cut(memory: Memory, part: slice) -> Memory:
@@ -112,18 +139,14 @@ def cut(memory: Memory, part: slice) -> Memory:
             f"a Memory is cut with a slice such as mem[0:64], got {part!r}; "
             "for single bytes use mem.memoryview()"
         )
-    start, stop, step = part.indices(memory._nbytes)
+    start, stop, step = part.indices(memory.nbytes)
     if step != 1:
         raise ValueError(f"a Memory is cut in steps of 1 byte, got {step}")
     locate(memory, "a slice")
-    whole = memory
-    if isinstance(memory._root, Slice):  # a slice of a slice is cut from the whole
-        whole, start, stop = (
-            memory._root.parent,
-            memory._root.start + start,
-            memory._root.start + stop,
-        )
-    return memory._pool._slice_of(Slice(whole, start), max(stop - start, 0))
+    whole, root = memory, root_of(memory)
+    if isinstance(root, Slice):  # a slice of a slice is cut from the whole
+        whole, start, stop = root.parent, root.start + start, root.start + stop
+    return slice_of(pool_of(memory), Slice(whole, start), max(stop - start, 0))
 
 
 def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
@@ -159,28 +182,46 @@ def _is_host(side: Any) -> bool:  # noqa: ANN401  # any array or Memory
     return is_plain_host(side) if isinstance(side, Memory) else not is_on_device(side)
 
 
-def copy_from(memory: Memory, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy the bytes of ``source`` to the start of the memory."""
+def copy_from(memory: Memory, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+    """Copy the bytes of ``source`` to the start of this memory.
+
+    Args:
+        source: A ``Memory``, or anything with a C-contiguous buffer.
+        stream: Where the copy is queued. Without one it is complete on return.
+
+    Raises:
+        ValueError: ``source`` is larger. Nothing is copied.
+        NotContiguousError: ``source`` has gaps.
+    """
     copy(memory, source, stream=stream)
 
 
-def copy_to(memory: Memory, destination: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy all bytes to the start of ``destination``."""
+def copy_to(memory: Memory, destination: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+    """Copy all bytes to the start of ``destination``.
+
+    Args:
+        destination: A ``Memory``, or anything with a writable, C-contiguous buffer.
+        stream: Where the copy is queued. Without one it is complete on return.
+
+    Raises:
+        ValueError: ``destination`` is smaller. Nothing is copied.
+        NotContiguousError: ``destination`` has gaps.
+    """
     copy(destination, memory, stream=stream)
 
 
-def fill(memory: Memory, value: int) -> None:
-    """Set every byte."""
-    # First: an __index__ may free the memory.
+def fill(memory: Memory, value: int = 0) -> None:
+    """Set every byte to ``value``, 0 to 255."""
+    # Before the memory is pinned: an __index__ may free it.
     byte = value if type(value) is int else _index(value)
     if not 0 <= byte <= 255:
         raise ValueError(f"value must be a byte, 0 to 255, got {byte}")
-    with Held(memory, "fill()"):
+    with Pinned(memory, "fill()"):
         if is_plain_host(memory) or not _can(memory, Capability.FILL):
             host = host_address(memory, "fill()")
             if host:
-                ctypes.memset(host, byte, memory._nbytes)
-        elif locate(memory, "fill()").arena is not None and memory._nbytes:
+                ctypes.memset(host, byte, memory.nbytes)
+        elif locate(memory, "fill()").arena is not None and memory.nbytes:
             transfer.fill(memory, byte)
 
 
@@ -193,34 +234,42 @@ def _index(value: Any) -> int:  # noqa: ANN401  # whatever a user passes
 
 
 def _can(memory: Memory, capability: Capability) -> bool:
-    return bool(memory._pool.capabilities & capability)
+    return bool(pool_of(memory).capabilities & capability)
 
 
 def resize(memory: Memory, nbytes: int | str) -> None:
-    """Move the content to a new block of ``nbytes``; both are live meanwhile."""
+    """Change ``nbytes``; the content up to the smaller size stays.
+
+    The memory may move. Nothing changes on failure. Both blocks are live while it is
+    copied.
+
+    Raises:
+        ValueError: It is a slice, or views of it live.
+        OutOfMemoryError: As for ``allocate``.
+    """
     wanted = parse_nbytes(nbytes)
     locate(memory, "resize()")
     _refuse_to_move(memory)
     copies = not is_plain_host(memory) and _can(memory, Capability.COPY)
-    if wanted and memory._nbytes and not copies:
+    if wanted and memory.nbytes and not copies:
         host_address(memory, "resize()")
-    moved = memory._pool.allocate(wanted, tag=tag(memory))
+    moved = pool_of(memory).allocate(wanted, tag=tag(memory))
     try:
         # Again: a reclaimer may have looked at the memory by now, or freed it.
         locate(memory, "resize()")
         _refuse_to_move(memory)
-        with Held(memory, "resize()"):
+        with Pinned(memory, "resize()"):
             arena, offset = locate(memory, "resize()")
-            kept = min(wanted, memory._nbytes)
+            kept = min(wanted, memory.nbytes)
             if kept and copies:
                 transfer.copy_block(moved, memory, kept)
             elif kept:
                 source = host_address(memory, "resize()")
                 ctypes.memmove(host_address(moved, "resize()"), source, kept)
         # Not where it was freed, moved or looked at since.
-        if not memory._exchange(moved, arena, offset):
+        if not exchange(memory, moved, arena, offset):
             locate(memory, "resize()")
-            raise _somebody_looks(memory)
+            raise _is_viewed_error(memory)
     except BaseException:
         moved.free()
         raise
@@ -228,64 +277,117 @@ def resize(memory: Memory, nbytes: int | str) -> None:
 
 
 def _refuse_to_move(memory: Memory) -> None:
-    """Raise for memory that somebody else looks at."""
-    if isinstance(memory._root, Slice):
+    """Raise for memory that has views or slices, or is one."""
+    if isinstance(root_of(memory), Slice):
         raise ValueError(
-            f"{memory._pool.device}: a slice of {memory._nbytes} bytes cannot be "
+            f"{pool_of(memory).device}: a slice of {memory.nbytes} bytes cannot be "
             "resized; cut another, or resize the memory that it was cut from"
         )
-    if has_slices(memory) or has_views(memory):
-        raise _somebody_looks(memory)
+    if has_slices(memory) or is_viewed(memory):
+        raise _is_viewed_error(memory)
 
 
-def _somebody_looks(memory: Memory) -> ValueError:
+def _is_viewed_error(memory: Memory) -> ValueError:
     return ValueError(
-        f"{memory._pool.device}: memory of {memory._nbytes} bytes cannot be "
+        f"{pool_of(memory).device}: memory of {memory.nbytes} bytes cannot be "
         "resized while arrays, memoryviews or slices of it live; drop them first"
     )
 
 
 def record_stream(memory: Memory, stream: object) -> None:
-    """Note that queued work of another stream uses the memory."""
+    """Say that queued work of another stream uses the memory.
+
+    Raises:
+        MissingCapabilityError: The device is not stream-ordered.
+    """
     locate(memory, "record_stream()")
-    if Capability.STREAM_ORDERED not in memory._pool.capabilities:
+    if Capability.STREAM_ORDERED not in pool_of(memory).capabilities:
         raise MissingCapabilityError(
-            memory._pool.device, "streams", f"leave out record_stream({stream!r})"
+            pool_of(memory).device, "streams", f"leave out record_stream({stream!r})"
         )
     memory = uncut(memory)
-    memory._pool._record_stream(memory, stream)
+    lane_of(pool_of(memory)).record_stream(memory, stream)
 
 
 def describe(memory: Memory) -> str:
     """Return the text that ``repr`` shows."""
-    state = "freed" if is_freed(memory) else f"{memory._nbytes} bytes"
-    return f"<madl.Memory on {memory._pool.device}: {state}>"
+    state = "freed" if is_freed(memory) else f"{memory.nbytes} bytes"
+    return f"<madl.Memory on {pool_of(memory).device}: {state}>"
 
 
-hotpath.register_cold(
-    {
-        "address": address,
-        "array_interface": array_interface,
-        "as_array": as_array,
-        "capacity": capacity,
-        "copy_from": copy_from,
-        "copy_to": copy_to,
-        "cuda_array_interface": cuda_array_interface,
-        "cut": cut,
-        "device": lambda memory: memory._pool.device,
-        "dlpack": dlpack,
-        "dlpack_device": dlpack_device,
-        "fill": fill,
-        "is_freed": is_freed,
-        "memoryview": view,
-        "native": native,
-        "record_stream": record_stream,
-        "refuse_free": refuse_free,
-        "refuse_pickle": refuse_pickle,
-        "repr": describe,
-        "resize": resize,
-        "stream": stream,
-        "tag": tag,
-        "tobytes": transfer.tobytes,
-    }
+def as_array(
+    memory: Memory,
+    dtype: "npt.DTypeLike" = "uint8",
+    shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
+) -> "np.ndarray[Any, Any]":
+    """Return a NumPy array over the memory, without a copy.
+
+    Args:
+        dtype: Anything ``numpy.dtype`` accepts.
+        shape: An int or a tuple; all of the memory as one dimension when None.
+
+    Returns:
+        A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
+        array and all arrays made from it are gone, whatever is freed before.
+
+    Raises:
+        ValueError: The array would be larger than the memory.
+        MissingCapabilityError: The CPU cannot reach the device's memory.
+    """
+    return views.as_array(memory, dtype, shape)
+
+
+def _dlpack(memory: Memory, *, stream: Any = None, **options: Any) -> object:  # noqa: ANN401  # what importers ask for
+    return interop.dlpack(memory, stream, options)
+
+
+def _memoryview(memory: Memory) -> memoryview:
+    """Return a writable view of the bytes; it keeps the block live."""
+    return view(memory)
+
+
+def _device(memory: Memory) -> str:
+    """The device's name, as in ``"cpu"``."""
+    return pool_of(memory).device
+
+
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__, function.__qualname__ = name, f"Memory.{name}"
+    return function
+
+
+_PROPERTIES = {
+    "__array_interface__": views.array_interface,
+    "__cuda_array_interface__": interop.cuda_array_interface,
+    "address": address,
+    "capacity": capacity,
+    "device": _device,
+    "is_freed": is_freed,
+    "native": native,
+    "stream": stream,
+    "tag": tag,
+}
+_METHODS = {
+    "__dlpack__": _dlpack,
+    "__dlpack_device__": interop.dlpack_device,
+    "as_array": as_array,
+    "copy_from": copy_from,
+    "copy_to": copy_to,
+    "fill": fill,
+    "memoryview": _memoryview,
+    "record_stream": record_stream,
+    "resize": resize,
+    "tobytes": transfer.tobytes,
+}
+attach(
+    {name: property(function) for name, function in _PROPERTIES.items()}
+    | {name: _named(name, function) for name, function in _METHODS.items()}
+)
+special.update(
+    as_array=views.as_array,
+    cut=cut,
+    memoryview=view,
+    refuse_free=refuse_free,
+    refuse_pickle=refuse_pickle,
+    repr=describe,
 )

@@ -9,87 +9,63 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from madl.hotpath import Memory, Root
-from madl.hotpath.shared import cold, known_dtypes
+from madl.hotpath import Memory, Root, keep_by, root_of, watch_of
+from madl.hotpath.shared import array_of, known_dtypes
 from madl.memory.place import Slice, check_inside, host_address
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class _Unviewed:
-    """Stands for a handle whose root nobody else refers to."""
-
-    _root: object
-
-    def __init__(self) -> None:
-        self._root = object()
-
-
-def _references(handle: "Memory | _Unviewed") -> int:
-    return sys.getrefcount(handle._root)
-
-
-_REFERENCES_WITHOUT_VIEWS = _references(_Unviewed())
-"""To a root. Measured: how many a call itself holds is each Python's own business."""
-
-
 def view(memory: Memory) -> memoryview:
     """Return a writable view of the bytes, whose root keeps the block live."""
-    part = memory._root
+    part = root_of(memory)
     if isinstance(part, Slice):
-        root = root_of(part.parent)
+        root = shown_root(part.parent)
         check_inside(memory, part.start, 0 if root is None else root.nbytes)
         whole = _view_over(root)
-        return whole[part.start : part.start + memory._nbytes]
-    return _view_over(root_of(memory))
+        return whole[part.start : part.start + memory.nbytes]
+    return _view_over(shown_root(memory))
 
 
 def _view_over(root: Root | None) -> memoryview:
     return memoryview(bytearray()) if root is None else root.view()
 
 
-def root_of(memory: Memory) -> Root | None:
+def shown_root(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
-    root: Root | None = memory._root
+    root: Root | None = root_of(memory)
     if root is None or not root.nbytes:  # one that shows nothing
         root = _new_root(memory, "a view")
-        watch = memory._watch()
+        watch = watch_of(memory)
         if root is not None and watch is not None:
             watch.is_viewed = True
     return root
 
 
 def _new_root(memory: Memory, use: str) -> Root | None:
-    """Return a root that shows the bytes, or that of who was quicker."""
+    """Return a root that shows the bytes; of two threads that race, the first one's."""
     root = None
     while root is None:
         host = host_address(memory, use)
         if host == 0:
             return None
-        nbytes = memory._nbytes
+        nbytes = memory.nbytes
         if nbytes > sys.maxsize:  # half of the addresses, with 32 bits
             raise OverflowError(
                 f"a view has at most {sys.maxsize} bytes, the memory has "
                 f"{nbytes}; allocate it in two parts"
             )
         # Not where it was freed or moved since: then again.
-        root = memory._keep_by(Root.over(host, nbytes))
+        root = keep_by(memory, Root.over(host, nbytes))
     return root
-
-
-def has_views(memory: Memory) -> bool:
-    """Return whether any array or memoryview of the memory lives."""
-    return memory._root is not None and (
-        _references(memory) > _REFERENCES_WITHOUT_VIEWS
-    )
 
 
 def array_interface(memory: Memory) -> dict[str, Any]:
     """Return NumPy's array interface; the data is a buffer, so NumPy holds it."""
     return {
         "version": 3,
-        "shape": (memory._nbytes,),
+        "shape": (memory.nbytes,),
         "typestr": "|u1",
         "data": view(memory),
     }
@@ -98,7 +74,7 @@ def array_interface(memory: Memory) -> dict[str, Any]:
 def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
     """Return a NumPy array over the memory, without a copy."""
     array = None
-    if not isinstance(memory._root, Slice):
+    if not isinstance(root_of(memory), Slice):
         array = _array_at_once(memory, dtype, shape)
     return _array_with_care(memory, dtype, shape) if array is None else array
 
@@ -107,7 +83,7 @@ def _array_at_once(memory: Memory, dtype: Any, shape: Any) -> Any:  # noqa: ANN4
     """Return an array of a known data type; ``None`` leaves it to the longer way."""
     try:
         element = known_dtypes[dtype]
-        root = root_of(memory)  # only now: a data type's hash may free the memory
+        root = shown_root(memory)  # only now: a data type's hash may free the memory
         if root is None:
             return None
         nbytes = root.nbytes
@@ -119,7 +95,7 @@ def _array_at_once(memory: Memory, dtype: Any, shape: Any) -> Any:  # noqa: ANN4
             length = shape[0] if type(shape) is tuple else shape
             if type(length) is not int or length < 0:  # to NumPy, -1 is what fits
                 return None
-        array = cold["ndarray"](shape, element, root)
+        array = array_of[0](shape, element, root)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
     # To NumPy, the buffer of an interpreted root has no end.
@@ -133,24 +109,24 @@ def _array_with_care(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any,
     if element.hasobject:
         raise TypeError(f"dtype {element} holds Python objects, which need their own")
     if shape is None:
-        shape, rest = divmod(memory._nbytes, element.itemsize or 1)
+        shape, rest = divmod(memory.nbytes, element.itemsize or 1)
         if rest:
             raise ValueError(
-                f"{memory._nbytes} bytes are no whole number of {element}, which "
+                f"{memory.nbytes} bytes are no whole number of {element}, which "
                 f"takes {element.itemsize}; pass a shape"
             )
     dimensions = tuple(shape) if hasattr(shape, "__len__") else (shape,)
     if any(size < 0 for size in dimensions):
         raise ValueError(f"dimensions must not be negative, got {dimensions}")
     needed = math.prod(dimensions) * element.itemsize
-    if needed > memory._nbytes:
+    if needed > memory.nbytes:
         raise ValueError(
             f"an array {dimensions} of {element} needs {needed} bytes, "
-            f"the memory has {memory._nbytes}"
+            f"the memory has {memory.nbytes}"
         )
     # Few, and of a size of their own.
     is_plain = element.isbuiltin == 1 and element.itemsize > 0
     if is_plain and isinstance(dtype, str | type | np.dtype):
-        cold["ndarray"] = np.ndarray
+        array_of[:] = [np.ndarray]
         known_dtypes[dtype] = element
     return np.ndarray(dimensions, element, buffer=view(memory))

@@ -1,7 +1,7 @@
 # What other compiled modules may use of functions.pyx.
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
-from madl.hotpath.bins cimport Bins, Block
+from madl.hotpath.bins cimport BinTable, Block
 
 cdef struct Entry:
     uintptr_t address  # 0: never used; 1: used and removed
@@ -10,7 +10,7 @@ cdef struct Entry:
 cdef struct Context:
     # Lives as long as the process: blocks may be freed after everything else is gone.
     PyObject* pool
-    Bins* bins  # the pool's
+    BinTable* bins  # the pool's
     Entry* entries  # open addressing; a power of two of them; under the pool's guard
     size_t count
     size_t used  # removed ones included

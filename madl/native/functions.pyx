@@ -23,7 +23,7 @@ from madl.hotpath.bins cimport (
     NOTHING,
     TELL,
     WIPE,
-    Bins,
+    BinTable,
     Block,
     count_live,
     enter,
@@ -135,13 +135,13 @@ cdef Block* _miss_whatever_comes(HotPool pool, size_t nbytes) except? NULL:
     The caller could only call it a lack of memory.
     """
     try:
-        return pool.miss(nbytes)
+        return pool.bins.miss(nbytes, pool.lane)
     except (MadlError, MemoryError, ValueError, Warning):  # the pool's own answers
         raise
     except BaseException as error:
         interruption = error
     try:
-        return pool.miss(nbytes)
+        return pool.bins.miss(nbytes, pool.lane)
     finally:
         _raise_later(interruption)  # last: the next step of Python is late enough
 
@@ -257,7 +257,7 @@ cdef void _tell_closed_pool(Context* context) noexcept nogil:
     with gil:
         PyErr_Fetch(&kind, &error, &traceback)
         try:
-            (<HotPool>context.pool)._freed_after_close()
+            (<HotPool>context.pool).lane.freed_after_close()
         except BaseException:
             PyErr_Clear()
         PyErr_Restore(kind, error, traceback)
@@ -308,9 +308,9 @@ def native_functions(HotPool pool):
         raise MemoryError("no memory for the context of C functions")
     Py_INCREF(pool)
     context.pool = <PyObject*>pool
-    context.bins = &pool.bins
+    context.bins = pool.table
     context.lowest = <uintptr_t>-1
-    pool.become_guarded()
+    pool.bins.become_guarded()
     return NativeFunctions(
         context=<uintptr_t>context,
         malloc=<uintptr_t>&native_malloc,

@@ -1,32 +1,29 @@
 """The pool: memory of one device, allocated and freed without asking the device.
 
-Its ``allocate`` is in ``hotpath``, what a miss does in ``slowpath``, and what is
-committed and given back in ``growth``. Here is what people see of it besides.
+Its ``allocate`` is in ``hotpath``; an allocation that finds its bin empty goes on in
+``allocate``. Here is what a program sees of it besides.
 """
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, NoReturn, Self
 
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Backend, HugePages
 from madl.errors import BackendError, OutOfMemoryError
-from madl.hotpath import BlockState
+from madl.hotpath import HotPool, bins_of
 from madl.memory import staging
-from madl.memory.methods import (
-    copy as copy,  # what stands behind Memory's methods, and copies
-)
-from madl.pool import accounting, fork
-from madl.pool.debug.mode import debugging
-from madl.pool.debug.options import Debug, check_class, debug_wanted
-from madl.pool.idle_trim import trim_when_idle
+from madl.memory.methods import copy as copy  # what stands behind Memory's, and copies
+from madl.pool import accounting, lifecycle
+from madl.pool.allocate import Lane, parts_of
+from madl.pool.debug.options import Debug
+from madl.pool.lifecycle import is_ending
 from madl.pool.options import Fit, PoolOptions, Zero
-from madl.pool.shutdown import is_ending
-from madl.pool.snapshot import PoolSnapshot
-from madl.pool.stats import PoolStats
-from madl.pool.streams import StreamPool
+from madl.pool.parts import Parts, register
+from madl.pool.recovery import recover
+from madl.pool.stats import PoolSnapshot, PoolStats
 from madl.sizes import parse_nbytes
 
 
@@ -44,7 +41,7 @@ class ClosedPool(NamedTuple):
     tags: tuple[tuple[str | None, int], ...]
 
 
-class Pool(StreamPool):
+class Pool(HotPool):
     """Memory of one device under one limit.
 
     Args:
@@ -85,16 +82,7 @@ class Pool(StreamPool):
     Thread-safe. Takes nothing from the device before the first allocation.
     """
 
-    def __new__(
-        cls,
-        *arguments: object,
-        zero: object = False,
-        debug: Debug = None,
-        **options: object,
-    ) -> Self:
-        """Return a pool of the class that is in debug mode, or of this one."""
-        is_debugging = debug_wanted(debug, zero=zero)
-        return super().__new__(debugging(cls) if is_debugging else cls)
+    _lane: Lane
 
     def __init__(
         self,
@@ -113,14 +101,10 @@ class Pool(StreamPool):
         debug: Debug = None,
     ) -> None:
         if isinstance(device, str):
-            device = registry.open_device(device)
-        elif not hasattr(device, "memory_info"):
-            raise TypeError(
-                "device must be a name such as 'cpu' or a backend, "
-                f"got {device!r} ({type(device).__name__})"
-            )
-        check_class(self, debug, zero=zero)
-        counted = CountedBackend(device)
+            backend = registry.open_device(device)
+        else:
+            backend = registry.check_backend(device)
+        counted = CountedBackend(backend)
         options = PoolOptions.resolve(
             counted,
             limit=limit,
@@ -135,34 +119,47 @@ class Pool(StreamPool):
             pooling=pooling,
             debug=debug,
         )
-        super().__init__(counted, options)
-        fork.protect(self)
+        bins = bins_of(self)
+        parts = Parts(
+            bins,
+            counted,
+            options,
+            make_lane=_make_lane,
+            recover=recover,
+            give_back_freed=lifecycle.give_back_freed,
+        )
+        lane = Lane(parts, bins, parts.growth)
+        parts.streams.lanes.append(lane)
+        super().__init__(lane, parts.streams.seen)
+        self.device = counted.device
+        self.capabilities = counted.capabilities
+        register(self, parts)
         is_ending.trim_at_end(self)
 
     @property
     def limit_nbytes(self) -> int | None:
         """Bytes that may be committed at once; ``None`` without a limit."""
-        return self._options.limit_nbytes
+        return self._lane.parts.options.limit_nbytes
 
     @property
     def page_nbytes(self) -> int:
         """The unit of committing, in bytes."""
-        return self._options.page_nbytes
+        return self._lane.parts.options.page_nbytes
 
     @property
     def zero(self) -> Zero:
         """Whether memory is zeroed, as chosen when the pool was made."""
-        return self._options.zero
+        return self._lane.parts.options.zero
 
     @property
     def is_debugging(self) -> bool:
         """Whether it is in debug mode."""
-        return False
+        return self._lane.parts.debug is not None
 
     @property
     def is_closed(self) -> bool:
         """Whether ``close()`` has been called."""
-        return self._is_closed
+        return self._lane.parts.lock.is_closed
 
     def __enter__(self) -> Self:
         return self
@@ -174,8 +171,8 @@ class Pool(StreamPool):
         # An argument, because this module's names may be gone at interpreter exit.
         # In a cycle that is collected, handles and views may still be in use by other
         # finalizers, so what is live goes back with the last of them. At interpreter
-        # exit the device may be gone, and the operating system takes the memory back.
-        if hasattr(self, "_tags") and not is_ending():
+        # shutdown the device may be gone, and the system takes the memory back.
+        if getattr(self, "_lane", None) is not None and not is_ending():
             # A device that fails has it then.
             with contextlib.suppress(BackendError, OutOfMemoryError):
                 self.close()
@@ -187,7 +184,7 @@ class Pool(StreamPool):
         )
 
     def __repr__(self) -> str:
-        return f"<madl.Pool on {self.device}: {self._live_nbytes} bytes live>"
+        return self._lane.parts.describe()
 
     def on_out_of_memory(
         self, callback: Callable[[int], object], priority: int = 0
@@ -207,7 +204,7 @@ class Pool(StreamPool):
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable, got {callback!r}")
-        return self._reclaimers.register(callback, priority)
+        return self._lane.parts.reclaimers.register(callback, priority)
 
     def trim(self, keep: int | str = 0) -> int:
         """Give memory back to the device until at most ``keep`` bytes are committed.
@@ -220,7 +217,7 @@ class Pool(StreamPool):
 
         Complexity: O(n log n) in binned blocks. Thread-safe.
         """
-        return self._trim(parse_nbytes(keep, name="keep"))
+        return self._lane.trim(parse_nbytes(keep, name="keep"))
 
     def trim_when_idle(self, after_s: float, keep: int | str = 0) -> Callable[[], None]:
         """Call ``trim(keep)`` whenever nothing is allocated or freed for some time.
@@ -236,11 +233,13 @@ class Pool(StreamPool):
         Returns:
             A function that ends it.
         """
-        return trim_when_idle(self, after_s, parse_nbytes(keep, name="keep"))
+        kept = parse_nbytes(keep, name="keep")
+        return lifecycle.trim_when_idle(self, after_s, kept)
 
     def activity(self) -> tuple[int, int]:
         """Return figures that are others after any allocation or free. O(1)."""
-        return self._allocation_count, self._live_nbytes
+        shared = self._lane.parts.shared
+        return shared.allocation_count, shared.live_nbytes
 
     def close(self) -> ClosedPool:
         """Allocate nothing any more, and give all memory back as it becomes free.
@@ -250,34 +249,47 @@ class Pool(StreamPool):
         Returns:
             What is still live: a leak, if nobody means to use it any more.
         """
-        live = self._locked(self._close_now)
+        parts = self._lane.parts
+        live = parts.lock.hold(lambda: lifecycle.close(parts))
         held: Counter[str | None] = Counter()
         for state in live:
             held[state.tag] += state.nbytes
         self._tell_damage()
         return ClosedPool(len(live), held.total(), tuple(held.most_common()))
 
-    def _close_now(self) -> list[BlockState]:
-        with contextlib.suppress(BackendError):
-            self._keep_damage()
-        self._was_closed = True
-        for lane in self._family():
-            lane._stop_placing()
-        self._release_all()
-        return [state for state in self._all_states() if state.is_live]
+    def forget_stream(self, stream: object) -> None:
+        """Merge a stream's memory into the default stream's; it may end then.
+
+        Its later work is of no concern to the pool. Needed before a stream ends that
+        was given as a number; other streams are kept alive until they are forgotten.
+        Blocks of it that are live stay so.
+
+        Args:
+            stream: As for ``allocate``. One that the pool does not know is ignored.
+
+        Raises:
+            MissingCapabilityError: The device is not stream-ordered.
+        """
+        parts = self._lane.parts
+        key = parts.streams.key_of(stream, instead="forget none")
+        parts.lock.hold(lambda: self._forget_stream(key))
+
+    def _forget_stream(self, key: Hashable) -> None:
+        self._lane.take_back_all()
+        self._lane.parts.streams.forget(key)
 
     def stats(self) -> PoolStats:
         """Return the pool's figures at this moment.
 
         Complexity: O(blocks + pages): not for every step of a loop. Thread-safe.
         """
-        return self._locked(
-            lambda: accounting.collect_stats(self, self._growth, self._tags)
-        )
+        parts = self._lane.parts
+        return parts.lock.hold(lambda: accounting.collect_stats(parts))
 
     def snapshot(self) -> PoolSnapshot:
         """Return where every block lies. O(blocks + pages). Thread-safe."""
-        return self._locked(lambda: accounting.collect_snapshot(self, self._growth))
+        parts = self._lane.parts
+        return parts.lock.hold(lambda: accounting.collect_snapshot(parts))
 
     def check(self) -> None:
         """Verify every invariant of the pool. O(blocks + pages). Thread-safe.
@@ -286,13 +298,44 @@ class Pool(StreamPool):
             CorruptedPoolError: With what was found and what was expected.
             MemoryCorruptionError: In debug mode, with what was written outside a block.
         """
-        self._locked(self._check_now)
-        accounting.check_sums(self, self._growth, self._locked)
+        parts = self._lane.parts
+        parts.lock.hold(lambda: _check_locked(parts))
+        accounting.check_sums(parts)
         self._tell_damage()
 
-    def _check_now(self) -> None:
-        accounting.check(self, self._growth)
-        self._keep_damage()
+    def _tell_damage(self) -> None:
+        debug = self._lane.parts.debug
+        if debug is not None:
+            debug.tell()
+
+
+def _check_locked(parts: Parts) -> None:
+    accounting.check(parts)
+    lifecycle.look_for_damage(parts)
+
+
+class StreamPool(HotPool):
+    """What serves one stream of a pool, which it keeps alive."""
+
+    _lane: Lane
+
+    def __init__(self, head: HotPool, stream: object) -> None:
+        parts = parts_of(head)
+        bins = bins_of(self)
+        bins.join(bins_of(head))
+        bins.stream_number = len(parts.streams.lanes)
+        growth = parts.growth.branch(bins.bands, stream)
+        super().__init__(Lane(parts, bins, growth, stream), parts.streams.seen, head)
+        self.device = head.device
+        self.capabilities = head.capabilities
+
+    def __repr__(self) -> str:
+        return f"<lane of {self._lane.stream!r} in {self._lane.parts.describe()}>"
+
+
+def _make_lane(head: HotPool, stream: object) -> tuple[HotPool, Lane]:
+    made = StreamPool(head, stream)
+    return made, made._lane
 
 
 staging.take_from(Pool)

@@ -1,94 +1,88 @@
-"""A pool's figures, where its blocks lie, and whether all of it adds up."""
+"""A pool's figures, where its blocks lie, and whether its counts add up."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from madl.errors import CorruptedPoolError
-from madl.hotpath import BlockState, HotPool
+from madl.hotpath import BlockState
 from madl.pool.arena import Arena
-from madl.pool.growth import Growth
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
-from madl.pool.stats import PoolStats
-from madl.pool.tracking import TagUsage
+from madl.pool.parts import Parts
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot, PoolStats
 
 _MOST_LOOKS = 20
 _Counted = tuple[int, int, int, int]
-_Seen = tuple[tuple[_Counted, int], _Counted]
 
 
-def collect_stats(
-    pool: HotPool, growth: Growth, tags: dict[str, TagUsage]
-) -> PoolStats:
+def collect_stats(parts: Parts) -> PoolStats:
     """Return a pool's figures. O(blocks + pages); the pool's lock is held."""
-    states = pool._all_states()
+    growth, shared = parts.growth, parts.shared
+    states = parts.streams.states()
     live = [state for state in states if state.is_live]
     largest = max(
         (largest_free_nbytes(snapshot_of(arena, states)) for arena in growth.arenas),
         default=0,
     )
-    live_capacity = sum(state.capacity for state in live)
     committed = growth.budget.committed_nbytes
-    free = committed - live_capacity
+    free = committed - sum(state.capacity for state in live)
     return PoolStats(
-        device=pool.device,
-        live_nbytes=pool._live_nbytes,
+        device=parts.backend.device,
+        live_nbytes=shared.live_nbytes,
         padding_nbytes=sum(state.capacity - state.nbytes for state in live),
         cached_nbytes=sum(state.capacity for state in states if not state.is_live),
         committed_nbytes=committed,
         reserved_nbytes=growth.reserved_nbytes,
-        live_high_water_nbytes=pool._live_high_water,
+        live_high_water_nbytes=shared.live_high_water,
         committed_high_water_nbytes=growth.budget.high_water_nbytes,
         largest_free_nbytes=largest,
         fragmentation_ratio=1 - largest / free if free else 0.0,
-        allocation_count=pool._allocation_count,
-        free_count=pool._allocation_count - len(live),
-        miss_count=pool._all_misses(),
+        allocation_count=shared.allocation_count,
+        free_count=shared.allocation_count - len(live),
+        miss_count=parts.streams.miss_count(),
         search_steps=sum(arena.blocks.index.visits for arena in growth.arenas),
         backend_calls=growth.backend.calls,
         recycled_pages=sum(one.recycled_pages for one in growth.family),
-        # A copy, made in one step: others use new tags without the lock.
-        tags={tag: usage.stats() for tag, usage in tags.copy().items()},
+        tags=parts.tags.stats(),
     )
 
 
-def collect_snapshot(pool: HotPool, growth: Growth) -> PoolSnapshot:
+def collect_snapshot(parts: Parts) -> PoolSnapshot:
     """Return where every block lies. O(blocks + pages); the pool's lock is held."""
-    arenas = growth.all_arenas()  # first, as in check
-    states = pool._all_states()
+    arenas = parts.growth.all_arenas()  # before the blocks, as in check
+    states = parts.streams.states()
     return PoolSnapshot(
-        device=pool.device,
-        live_nbytes=pool._live_nbytes,
-        committed_nbytes=growth.budget.committed_nbytes,
+        device=parts.backend.device,
+        live_nbytes=parts.shared.live_nbytes,
+        committed_nbytes=parts.budget.committed_nbytes,
         arenas=tuple(snapshot_of(arena, states) for arena in arenas),
     )
 
 
-def check(pool: HotPool, growth: Growth) -> None:
+def check(parts: Parts) -> None:
     """Verify what a pool's lock protects; it is held.
 
     Raises:
         CorruptedPoolError: With what was found and what was expected.
     """
-    # Arenas first: an arena that a finalizer adds meanwhile would have no block.
-    arenas = growth.all_arenas()
-    states = pool._all_states()
+    # Arenas before blocks: a dedicated one that a finalizer adds between the two would
+    # seem to have no block.
+    arenas = parts.growth.all_arenas()
+    states = parts.streams.states()
     for arena in arenas:
         arena.blocks.check()
         snapshot = snapshot_of(arena, states)
-        if arena.is_apart and all(block.state == "free" for block in snapshot.blocks):
+        is_empty = all(block.state == "free" for block in snapshot.blocks)
+        if arena.is_dedicated and is_empty:
             continue  # a thread without the lock has yet to place its block in it
         _check_tiling(arena, snapshot)
 
 
-def check_sums(
-    pool: HotPool, growth: Growth, locked: Callable[[Callable[[], _Seen]], _Seen]
-) -> None:
-    """Compare what is counted with what is there; ``locked`` calls with the lock held.
+def check_sums(parts: Parts) -> None:
+    """Compare what is counted with what is there; takes the lock for each look.
 
-    Bins serve other threads without the lock, and so does what is placed apart, so a
-    difference counts only when it is there again and again, though nothing is
-    allocated or freed. In between nobody has the lock: who is in the middle of a free
-    may be in a finalizer that waits for it.
+    Bins serve other threads without the lock, and so do dedicated allocations: a
+    difference counts only when it is there again and again, though nothing is allocated
+    or freed. Between two looks the lock is free: a thread that is in the middle of a
+    free may be in a finalizer that waits for it.
 
     Raises:
         CorruptedPoolError: With what is counted and what is there.
@@ -97,24 +91,25 @@ def check_sums(
     for attempt in range(_MOST_LOOKS):
         if attempt:
             time.sleep(attempt / 1000)  # lets a thread that is in between finish
-        counted, there = locked(lambda: (_counters(pool, growth), _sums(pool, growth)))
+        counted, there = parts.lock.hold(lambda: (_counters(parts), _sums(parts)))
         if there == counted[0]:
             return
         seen.add(counted)
-    if seen == {_counters(pool, growth)}:
+    if seen == {_counters(parts)}:
         raise CorruptedPoolError(*_difference(counted[0], there))
 
 
-def _counters(pool: HotPool, growth: Growth) -> tuple[_Counted, int]:
+def _counters(parts: Parts) -> tuple[_Counted, int]:
     """Return what is counted, and what changes with each allocation."""
-    counted = pool._binned_nbytes, pool._live_nbytes, *growth.budget.counted()
-    return counted, pool._allocation_count
+    shared = parts.shared
+    counted = shared.binned_nbytes, shared.live_nbytes, *parts.budget.counted()
+    return counted, shared.allocation_count
 
 
-def _sums(pool: HotPool, growth: Growth) -> _Counted:
+def _sums(parts: Parts) -> _Counted:
     """Return the same, added up from blocks and arenas."""
-    arenas = growth.all_arenas()  # first, as in check
-    states = pool._all_states()
+    arenas = parts.growth.all_arenas()  # before the blocks, as in check
+    states = parts.streams.states()
     committed = sum(arena.committed_nbytes for arena in arenas)
     return (
         sum(state.capacity for state in states if not state.is_live),

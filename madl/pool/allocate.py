@@ -1,264 +1,407 @@
-"""The way of an allocation that finds nothing: growing, reclaiming, giving up.
+"""The slow path of an allocation: what happens when its bin is empty.
 
-What is tried before a request fails is a list of steps. Between two of them no lock
-is held, since a step may free, allocate, or wait for a thread that does.
+It grows, reclaims, and gives up with a report. Before a request fails, a list of steps
+is tried; between two of them no lock is held, since a step may free, allocate, or wait
+for a thread that does.
 """
 
 import functools
 import threading
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import cast
 
 from madl import stacks
-from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Backend
 from madl.errors import OutOfMemoryError
 from madl.errors.report import Request
-from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory
-from madl.hotpath.reentrancy import is_inside
-from madl.pool import events
+from madl.hotpath import (
+    BLOCK_GRANULARITY,
+    Bins,
+    Block,
+    HotPool,
+    Memory,
+    hand_out,
+    head_of,
+    lane_of,
+    place_of,
+    pool_of,
+    unbin,
+)
+from madl.hotpath.reentrancy import is_inside, locks_held
+from madl.pool import tracking
 from madl.pool.arena import Arena
 from madl.pool.explain import explain, look_inside
 from madl.pool.growth import Growth
-from madl.pool.lock import LockedPool
-from madl.pool.options import (
-    LARGEST_CAPACITY_NBYTES,
-    LEASH_DIVISOR,
-    SMALL_NBYTES,
-    PoolOptions,
-)
+from madl.pool.options import LARGEST_CAPACITY_NBYTES, LEASH_DIVISOR, SMALL_NBYTES
+from madl.pool.parts import Parts
 from madl.pool.reclaim import Step, reclaim
-from madl.pool.tagged import TaggedPool
-from madl.pool.tracking import effective_tag
-from madl.pool.zeroing import Zeroing
+from madl.pool.tracking import BlockWatch, TagUsage, effective_tag
 from madl.sizes import align_up, check_alignment, parse_nbytes
 
 
-class SlowPool(LockedPool, TaggedPool):
-    """What happens to a request that the hot path does not serve by itself."""
+class Lane:
+    """One stream's part of a pool: its bins, its arenas, and its slow path.
 
-    _stream: object = None
+    The hot path calls ``allocate_with``, ``place_slowly``, ``place_dedicated``,
+    ``take_back``, ``zero_new`` and ``freed_after_close``.
+    """
 
-    def __init__(self, backend: CountedBackend, options: PoolOptions) -> None:
-        super().__init__()
-        self._backend = backend
-        self._options = options
-        self.device = backend.device
-        self.capabilities = backend.capabilities
+    is_forgotten = False
+    """Whether its stream has been merged into the default one."""
+
+    def __init__(
+        self, parts: Parts, bins: Bins, growth: Growth, stream: object = None
+    ) -> None:
+        self.parts = parts
+        self.bins = bins
+        self.growth = growth
+        self.stream = stream
+        options, zeroing = parts.options, parts.zeroing
+        self._largest_nbytes = bins.most_nbytes
         if options.limit_nbytes is not None:
-            self._most_nbytes = min(self._most_nbytes, options.limit_nbytes)
+            self._largest_nbytes = min(bins.most_nbytes, options.limit_nbytes)
+        bins.most_nbytes = -1 if parts.debug else self._largest_nbytes
         if options.has_bands:
-            self._small_nbytes = SMALL_NBYTES
-        self._growth = self._make_growth(
-            cast("tuple[list[Arena], list[Arena]]", self._bands)
-        )
-        self._zeroing = Zeroing(backend, options.zero)
-        if options.zero:
-            self._zero(
-                new=self._zeroing.is_of_new,
-                freed=self._zeroing.is_of_freed,
-                at_once=self._zeroing.is_by_host,
+            bins.small_nbytes = SMALL_NBYTES
+        if options.zero or parts.debug:
+            bins.pass_by(
+                zeroes_new=zeroing.is_of_new,
+                wipes_freed=zeroing.is_of_freed and zeroing.is_by_host,
+                asks=zeroing.waits or parts.debug is not None,
             )
 
-    def _make_growth(self, bands: tuple[list[Arena], list[Arena]]) -> Growth:
-        return Growth(self._backend, bands, self._options)
-
-    @abstractmethod
-    def _lane_of(self, stream: object) -> "SlowPool":
-        """Return the lane of a stream, or raise where there are none."""
-
-    @abstractmethod
-    def _take_back_all(self) -> None:
-        """Give all that is free back to the indexes, where it coalesces."""
-
-    @abstractmethod
-    def _take_back_pending(self, *, is_lost: bool = False) -> None:
-        """Do so for what other streams used."""
-
-    @abstractmethod
-    def _wait_for_streams(self) -> None:
-        """Wait for all queued work, so that all that is free can be used anywhere."""
-
-    def _keep_damage(self) -> None:
-        """In debug mode, look for damage and keep what is found. The lock is held."""
-
-    def _tell_damage(self) -> None:
-        """In debug mode, raise what was found and nobody was told of yet."""
-
-    def _allocate_with(
+    def allocate_with(
         self,
+        pool: HotPool,
         nbytes: int | str,
         alignment: int | None,
         stream: object,
         tag: str | None,
     ) -> Memory:
-        if stream is not None and (lane := self._lane_of(stream)) is not self:
-            if alignment is None and tag is None:
-                return lane.allocate(nbytes)
-            return lane.allocate(nbytes, alignment=alignment, tag=tag)
+        """Allocate where an argument, a tag or a listener needs more than a bin."""
+        parts = self.parts
+        if stream is not None or self.is_forgotten:
+            wanted = self.stream if stream is None else stream
+            other = parts.streams.pool_of(wanted, head_of(pool))
+            if other is not pool and alignment is None and tag is None:
+                return other.allocate(nbytes)
+            if other is not pool:
+                return other.allocate(nbytes, alignment=alignment, tag=tag)
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
         tag, bounds = effective_tag(tag)
-        if asked > self._most_nbytes:
+        if asked > self._largest_nbytes:
             capacity = align_up(asked, BLOCK_GRANULARITY)
-            raise self._out_of_memory(Request(asked, capacity))
-        placed_before = self._placed_count
+            raise self.out_of_memory(Request(asked, capacity))
+        placed_before = parts.shared.placed_count
+        usage = None
         try:
             if tag is not None:
-                return self._allocate_for(tag, bounds, asked, aligned)
+                usage = parts.tags.claim(tag, bounds, asked, self)
+                if bounds:
+                    usage.warn(bounds, parts.backend.device)
             block = self._find(asked, aligned)
-            if not (events.listeners or stacks.depth):
-                return self._hand_out(block, asked, None)
-            return self._hand_out_watched(block, asked, None, None)
+            if usage or tracking.listeners or stacks.depth or (asked and parts.debug):
+                return self._hand_out_watched(pool, block, asked, tag, usage)
+            return hand_out(pool, block, asked, None)
         except BaseException:
-            self._return_since(placed_before)
-            if self._is_closed:
-                self._freed_after_close()
+            if usage is not None:
+                usage.give_back(asked)
+            self.bins.return_since(placed_before)
+            if parts.lock.is_closed:
+                self.freed_after_close()
             raise
 
     def _find(self, asked: int, aligned: int) -> Block:
-        if aligned <= BLOCK_GRANULARITY or asked == 0:
-            return self._miss(asked)
+        """Return a block of a bin, of the index, or of pages that are found for it."""
+        debug = self.parts.debug
+        if asked == 0 or (aligned <= BLOCK_GRANULARITY and debug is None):
+            return self.bins.find(asked, self)
+        if debug is not None:
+            alignment = aligned if aligned > BLOCK_GRANULARITY else 0
+            if self.parts.lock.is_mine:
+                return self.place_dedicated(debug.guarded_capacity(asked), alignment)
+            return self.place_slowly(asked, debug.capacity_of(asked), alignment)
         # A bin promises no more than the usual alignment, so it is passed by.
-        block = self._place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
-        if self._zeroing.is_of_new:
-            self._zero_new(block)
+        block = self.place_slowly(asked, align_up(asked, BLOCK_GRANULARITY), aligned)
+        if self.parts.zeroing.is_of_new:
+            self.zero_new(block)
         return block
 
-    def _zero_new(self, block: Block) -> None:
-        self._zeroing.zero_new(self._place_of(block), self._growth)
+    def _hand_out_watched(
+        self,
+        pool: HotPool,
+        block: Block,
+        asked: int,
+        tag: str | None,
+        usage: TagUsage | None,
+    ) -> Memory:
+        debug = self.parts.debug if asked else None
+        make = BlockWatch if debug is None else debug.watch
+        try:
+            watch = make(asked, tag, usage, stream_number=self.bins.stream_number)
+        except BaseException:  # a listener's
+            hand_out(pool, block, asked, None).free()
+            raise
+        memory = hand_out(pool, block, asked, watch)
+        if debug is not None:
+            debug.guard(memory, watch, self.growth, self.stream)
+        watch.count(memory.capacity - asked)
+        return memory
 
-    def _is_wiped(self, block: Block) -> bool:
+    @property
+    def backend(self) -> Backend:
+        """The backend of the pool's device."""
+        return self.parts.backend.backend
+
+    def record_stream(self, memory: Memory, stream: object) -> None:
+        """Keep a block, once it is free, from reuse while a stream may use it."""
+        parts = self.parts
+        other = lane_of(parts.streams.pool_of(stream, head_of(pool_of(memory))))
+        placed = place_of(memory)
+        if other is self or placed is None or placed[0] is None:
+            return
+        key, order = placed[:2], cast("Lane", other).growth.order
+
+        def add_user() -> None:
+            users = self.bins.users.setdefault(key, [])
+            if order not in users:
+                users.append(order)
+            unbin(memory)
+
+        parts.lock.hold(add_user)
+
+    def zero_new(self, block: Block) -> None:
+        """Set a block to zero that is about to be handed out, or raise."""
+        self.parts.zeroing.zero_new(self.bins.place_of(block), self.growth)
+
+    def is_wiped(self, block: Block) -> bool:
         """Wipe a free block, if the pool leaves that to the device."""
-        return self._zeroing.wipe(self._place_of(block), self._growth)
+        return self.parts.zeroing.wipe(self.bins.place_of(block), self.growth)
 
-    def _place_apart(self, nbytes: int, alignment: int = 0) -> Block:
-        """Place a block in the middle of another call, where nothing may be touched."""
+    def place_dedicated(self, nbytes: int, alignment: int = 0) -> Block:
+        """Place a block in a reservation of its own: for a re-entrant call."""
         parse_nbytes(nbytes)
         self._refuse_if_closed()
-        capacity = align_up(nbytes, self._backend.granularity)
+        capacity = align_up(nbytes, self.parts.backend.granularity)
         try:
             return self._place_alone(capacity, alignment)
         except OutOfMemoryError as refused:
-            raise self._out_of_memory(
+            raise self.out_of_memory(
                 Request(nbytes, capacity, native=refused.report.native)
             ) from None
 
     def _place_alone(self, capacity: int, alignment: int) -> Block:
-        """Place a block in a reservation of its own, or raise."""
-        capacity = align_up(capacity, self._backend.granularity)
-        arena, offset = self._growth.apart.place(capacity, alignment)
-        return self._block_at(arena, offset, capacity, is_binned=False)
+        capacity = align_up(capacity, self.parts.backend.granularity)
+        arena, offset = self.parts.dedicated.place(capacity, alignment)
+        return self.bins.block_at(arena, offset, capacity, is_binned=False)
 
-    def _place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
+    def place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
+        """Place a block for which pages have to be found, or raise.
+
+        Args:
+            nbytes: As asked for.
+            capacity: What the block takes.
+            alignment: Beyond the usual one; else 0.
+
+        Raises:
+            OutOfMemoryError: With what was tried; everything is as before.
+            ValueError: The pool is closed.
+        """
         self._refuse_if_closed()
         if capacity > LARGEST_CAPACITY_NBYTES:
             parse_nbytes(nbytes)
-            raise self._out_of_memory(Request(nbytes, capacity))
-        if is_inside():
-            return self._place_apart(capacity, alignment)
+            raise self.out_of_memory(Request(nbytes, capacity))
+        if locks_held.get(threading.get_ident()):  # re-entrant: waiting may be deadlock
+            return self.place_dedicated(capacity, alignment)
         request = Request(nbytes, capacity)
-        if self._growth.budget.is_below(capacity):
-            raise self._out_of_memory(request)
-        binned = self._binned_nbytes
+        if self.parts.budget.is_below(capacity):
+            raise self.out_of_memory(request)
+        shared = self.parts.shared
+        binned = shared.binned_nbytes
         attempt = functools.partial(self._try_to_place, capacity, alignment)
         try:
             return attempt()
         except OutOfMemoryError as error:
             native = error.report.native
-        flushed = max(binned - self._binned_nbytes, 0)
+        flushed = max(binned - shared.binned_nbytes, 0)
         request = request._replace(native=native, tried=(("flush", flushed),))
         return reclaim(self, request, self._steps(capacity), attempt)
 
-    def _held(self) -> tuple[int, ...]:
-        """Return what a step may lower: live, in bins, committed."""
-        committed = self._growth.budget.committed_nbytes
-        return self._live_nbytes, self._binned_nbytes, committed
+    def held(self) -> tuple[int, ...]:
+        """Return the bytes that a step may lower: live, in bins, committed."""
+        shared = self.parts.shared
+        committed = self.parts.budget.committed_nbytes
+        return shared.live_nbytes, shared.binned_nbytes, committed
 
     def _steps(self, capacity: int) -> Iterator[Step]:
         """Yield what to try, in order, before a request fails."""
-        if self._growth.order.is_ordered:
+        parts = self.parts
+        if parts.debug is not None:
+            yield Step("emptying the quarantine", self.empty_quarantine)
+        if self.growth.order.is_ordered:
             yield Step("waiting for the device", self._wait_for_streams)
-        if not self._options.recycle:  # else idle pages have been used already
-            room = (self._options.limit_nbytes or capacity) - capacity
-            yield Step("trim", functools.partial(self._trim, room))
-        yield from self._reclaimers.steps(capacity)
+        if not parts.options.recycle:  # else idle pages have been used already
+            room = (parts.options.limit_nbytes or capacity) - capacity
+            yield Step("trim", functools.partial(self.trim, room))
+        yield from parts.reclaimers.steps(capacity)
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""
-        block = self._locked(functools.partial(self._place_now, capacity, alignment))
-        if self._growth.budget.has_news:
+        parts = self.parts
+        if self.is_forgotten:
+            parts.streams.keep(self)
+        block = parts.lock.hold(functools.partial(self._place_now, capacity, alignment))
+        if parts.budget.has_news:
             self._tell_news(block)
         return block
 
     def _place_now(self, capacity: int, alignment: int) -> Block:
         self._refuse_if_closed()  # again: a reclaimer may have closed it
-        self._take_back_all()
-        if self._options.pooling:
+        self.take_back_all()
+        if self.parts.options.pooling:
             block = self._place_among_others(capacity, alignment)
         else:
             block = self._place_alone(capacity, alignment)
-        self._growth.budget.sample(self._allocation_count)
+        self.parts.budget.sample(self.parts.shared.allocation_count)
         return block
 
-    def _tell_news(self, block: Block) -> None:
-        """Warn of soft limits; where that raises, the block goes back first."""
-        budget = self._growth.budget
-        try:
-            budget.soft.tell(f"{self.device}: a pool")
-            budget.device.soft.tell(f"{self.device}: all pools together")
-        except BaseException:
-            self._locked(lambda: self._unplace(block))
-            raise
-
     def _place_among_others(self, capacity: int, alignment: int) -> Block:
-        growth = self._growth
+        bins, growth, debug = self.bins, self.growth, self.parts.debug
+        if debug is not None and debug.is_between_pages(capacity):
+            aligned = max(alignment, BLOCK_GRANULARITY)
+            placed = self.parts.dedicated.place_at_end(capacity, aligned)
+            return bins.block_at(*placed, is_binned=False)
         arena, offset = growth.place(capacity, alignment)
-        self._leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
-        is_own = growth.is_own(arena)
+        bins.leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+        is_own = arena in bins.bands[0] or arena in bins.bands[1]
         if not is_own:
-            self._users[arena, offset] = [growth.order]
-        return self._block_at(
+            bins.users[arena, offset] = [growth.order]
+        return bins.block_at(
             arena, offset, capacity, is_binned=is_own and alignment == 0
         )
 
-    def _release_apart(self, arena: HotArena) -> None:
-        self._growth.apart.release(cast("Arena", arena))
+    def _tell_news(self, block: Block) -> None:
+        """Warn of soft limits; where that raises, the block goes back first."""
+        budget = self.parts.budget
+        device = self.parts.backend.device
+        try:
+            budget.soft.tell(f"{device}: a pool")
+            budget.device.soft.tell(f"{device}: all pools together")
+        except BaseException:
+            self.parts.lock.hold(lambda: self.unplace(block))
+            raise
+
+    def take_back_all(self) -> None:
+        """Give all that is free back to the indexes, where it coalesces."""
+        streams = self.parts.streams
+        for lane in streams.lanes:
+            lane.take_back_returned()
+            lane.bins.flush()
+        self.take_back_pending()
+
+    def take_back_pending(self, *, is_lost: bool = False) -> None:
+        """Give back what waited and need not any more; all of it of a lost device."""
+        parts, debug = self.parts, self.parts.debug
+        if parts.streams.pending:
+            parts.streams.take_back_pending(is_lost=is_lost)
+        if debug is not None and (is_lost or not debug.is_capturing(parts.growth)):
+            debug.look_at_arrivals(is_lost=is_lost)
+            keep = 0 if parts.lock.is_closed else debug.quarantine.most_nbytes
+            debug.let_go(keep, is_lost=is_lost)
+
+    def take_back_returned(self) -> None:
+        """Give freed blocks of no bin back to the index, or let them wait."""
+        while block := self.bins.take_back_returned():
+            self.take_back(block)
+
+    def take_back(self, block: Block) -> None:
+        """Give one back that is in a dedicated arena, has users, or is to be wiped."""
+        placed = self.bins.place_of(block)
+        assert placed is not None, "blocks without bytes are never placed"
+        parts, key = self.parts, placed[:2]
+        users = self.bins.users.pop(key, None)
+        if parts.debug is not None and parts.debug.arrive(self, block, key, users):
+            return
+        if users is None and not parts.zeroing.waits:
+            self.unplace(block)
+        else:
+            parts.streams.wait_for_users(self, block, users)
+
+    def unplace(self, block: Block) -> None:
+        """Give a block back to the index, or its dedicated reservation to the device."""
+        arena = self.bins.unplace(block)
+        if arena is not None:
+            self.parts.dedicated.release(cast("Arena", arena))
+
+    def empty_quarantine(self) -> None:
+        """In debug mode, let go of freed blocks that are held back."""
+        self.parts.lock.hold(self._empty_quarantine_now)
+
+    def _empty_quarantine_now(self) -> None:
+        self.take_back_all()
+        debug = self.parts.debug
+        if debug is not None and not debug.is_capturing(self.growth):
+            debug.let_go(0, is_lost=False)
+
+    def _wait_for_streams(self) -> None:
+        self.parts.lock.hold(self._wait_for_streams_now)
+
+    def _wait_for_streams_now(self) -> None:
+        self.growth.settle()
+        self.take_back_all()  # what was returned since has events of its own
 
     def _refuse_if_closed(self) -> None:
-        if self._is_closed:
+        if self.parts.lock.is_closed:
             # A free that found the lock taken, on the way here, has left it to us.
-            self._freed_after_close()
+            self.freed_after_close()
+            device = self.parts.backend.device
             raise ValueError(
-                f"a closed pool of {self.device} allocates nothing; make a new Pool"
+                f"a closed pool of {device} allocates nothing; make a new Pool"
             )
 
-    def _out_of_memory(self, request: Request) -> OutOfMemoryError:
+    def out_of_memory(self, request: Request) -> OutOfMemoryError:
+        """Return the error that says why a request failed."""
+        parts = self.parts
         inside = None
-        if self._lock_holder == threading.get_ident():
-            # A signal handler that lets this pass will have interrupted what it is in.
-            self._was_interrupted = True
+        if parts.lock.is_mine:
+            # A handler that lets this error pass cuts off the call that it is in.
+            parts.shared.was_interrupted = True
         elif not is_inside():
-            inside = self._locked(
-                lambda: look_inside(self._head, self._growth, request.capacity)
-            )
-        return explain(request, self._head, self._growth, self._options, inside)
+            inside = parts.lock.hold(lambda: look_inside(parts, request.capacity))
+        return explain(request, parts, inside)
 
-    def _stop_placing(self) -> None:
-        """Hand out nothing any more, and let what is freed go back to the device."""
-        self._growth.stop_placing(cast("tuple[list[Arena], list[Arena]]", self._bands))
-        self._return_every_free()
-
-    def _trim(self, keep: int) -> int:
-        return self._locked(lambda: self._trim_now(keep))
+    def trim(self, keep: int) -> int:
+        """Give memory back until at most ``keep`` bytes are committed; return it."""
+        if self.parts.debug is None:
+            return self.parts.lock.hold(lambda: self._trim_now(keep))
+        before = self.parts.budget.committed_nbytes
+        self.empty_quarantine()
+        self.parts.lock.hold(lambda: self._trim_now(keep))
+        return max(before - self.parts.budget.committed_nbytes, 0)
 
     def _trim_now(self, keep: int) -> int:
-        before = self._growth.budget.committed_nbytes
-        self._take_back_all()
-        # After it: what is queued and freed meanwhile stays in its bin.
-        self._growth.let_go()
-        self._take_back_pending()
-        if self._zeroing.waits:
-            self._growth.let_go()  # again: more may have been told to be wiped
-        self._growth.trim(keep)
-        return before - self._growth.budget.committed_nbytes
+        parts = self.parts
+        before = parts.budget.committed_nbytes
+        self.take_back_all()
+        # After it: what is queued and freed from here on stays in its bin.
+        parts.growth.let_go()
+        self.take_back_pending()
+        if parts.zeroing.waits:
+            parts.growth.let_go()  # again: more may have been told to be wiped
+        parts.growth.trim(keep)
+        return before - parts.budget.committed_nbytes
+
+    def stop_placing(self) -> None:
+        """Hand out nothing any more, and let what is freed go back to the device."""
+        self.growth.stop_placing(self.bins.bands)
+        self.bins.return_every_free()
+
+    def freed_after_close(self) -> None:
+        """Give back what was freed since the pool was closed. Runs in finalizers."""
+        self.parts.give_back_freed()
+
+
+def parts_of(pool: HotPool) -> Parts:
+    """Return the parts of a pool, for the rest of madl."""
+    return cast("Lane", lane_of(pool)).parts

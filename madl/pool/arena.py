@@ -15,7 +15,7 @@ from madl.errors import (
     OutOfMemoryReport,
 )
 from madl.hotpath import BLOCK_GRANULARITY, HotArena
-from madl.hotpath.counting import counting
+from madl.hotpath.reentrancy import counting
 from madl.pool.limits import Budget
 from madl.sizes import align_up
 
@@ -37,7 +37,7 @@ class Arena(HotArena):
         *,
         page_nbytes: int,
         look_ahead: int,
-        is_apart: bool = False,
+        is_dedicated: bool = False,
         front_nbytes: int = 0,
     ) -> None:
         self.backend = backend
@@ -61,19 +61,19 @@ class Arena(HotArena):
                 f"reservations aligned to {BLOCK_GRANULARITY} bytes",
                 "a backend that aligns them itself",
             )
-        # Runs of pages that a call was interrupted in: nobody knows their state.
+        # Runs of pages in whose change a call was interrupted: their state is unknown.
         self._doubtful: list[tuple[int, int]] = []
         self.is_leaving = False
         self.can_move = Capability.REMAP in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
         self.unused_from = 0
-        """From this offset on nobody had a block, and no memory came from elsewhere.
-        Kept by those who have to know; see ``zeroing``."""
+        """No block lay at or above this offset, and no memory was moved there, so what
+        the system gives there is zero. Kept for ``zeroing``."""
         start = self.reservation.address
         super().__init__(
             FirstFit(nbytes, self.page_nbytes, look_ahead),
             None if start is None else start + front_nbytes,
-            is_apart=is_apart,
+            is_dedicated=is_dedicated,
         )
         if self.is_segment:
             self.blocks.pages.commit(0, 1)
@@ -175,7 +175,7 @@ class Arena(HotArena):
     def _move(self, first: int, stop: int, into: "Arena", destination: int) -> None:
         page_nbytes = self.page_nbytes
         end = (destination + stop - first) * page_nbytes
-        # First: a move that fails may leave content there.
+        # Before the call: a move that fails may have left content there.
         into.use_until(end)
         self.backend.remap(
             self.reservation,
@@ -189,7 +189,7 @@ class Arena(HotArena):
 
     def _claimed(self, nbytes: int, take: Callable[[], _Taken]) -> _Taken:
         """Take bytes from the device that the pool, and all together, may have."""
-        # First: others may draw on the same limits meanwhile.
+        # Claimed before the call, during which other pools draw on the same limits.
         if not self.budget.claim(nbytes):
             raise OutOfMemoryError(OutOfMemoryReport(self.backend.device, nbytes))
         try:
@@ -201,7 +201,7 @@ class Arena(HotArena):
     def use_until(self, end: int) -> int:
         """Note that what lies before ``end`` is used; return how much of it was."""
         with counting:
-            # No max(): another thread could come in between, and its mark be lost.
+            # No max(): a call lets another thread run, whose mark would be undone.
             used = self.unused_from
             if end > used:
                 self.unused_from = end
@@ -222,7 +222,7 @@ class Arena(HotArena):
         self.budget.decommit(self.committed_nbytes)
 
     def leave_again(self) -> None:
-        """Release it, whether or not an interrupted ``release`` had done so."""
+        """Release it again, whether or not an interrupted ``release`` did. Idempotent."""
         with suppress(MadlError, ValueError):  # it is not known any more
             self.backend.release(self.reservation)
 
@@ -241,7 +241,7 @@ class Arena(HotArena):
                 (stop - first) * self.page_nbytes,
                 committed_nbytes=self.committed_nbytes,
             )
-        self._doubtful = []  # last: whatever fails is done again
+        self._doubtful = []  # after all of it: if one fails, the next recovery retries
 
 
 def reserve_most(
@@ -265,5 +265,5 @@ def reserve_most(
         if nbytes in (first, smallest):
             return arena
         release(arena)
-        # Once more: whatever bounds the addresses, others need some as well.
+        # Half of what was granted: the rest of the process needs addresses too.
         first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)

@@ -1,6 +1,7 @@
-"""Blocks with a reservation of their own, outside all order and within the limit.
+"""Dedicated allocations: blocks with a reservation each, within the limit.
 
-For calls that come in the middle of another one, when nothing else may be touched.
+For re-entrant calls, which find the pool's structures in the middle of a change, for
+pools that do not pool, and for blocks that end at a guard page.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from madl.pool.limits import Budget
 from madl.sizes import align_up
 
 
-class Apart:
+class Dedicated:
     """Arenas of one block each."""
 
     def __init__(
@@ -81,7 +82,7 @@ class Apart:
             self._budget,
             page_nbytes=self._backend.granularity,
             look_ahead=1,
-            is_apart=True,
+            is_dedicated=True,
             front_nbytes=self._front_nbytes,
         )
 
@@ -98,14 +99,14 @@ class Apart:
         self._keep(arena)
 
     def _keep(self, arena: Arena) -> None:
-        """Count an arena; not before its block is there: empty ones may be released."""
+        """Count an arena, once its block is there: another thread releases empty ones."""
         self.arenas.append(arena)
         self._backend.claim(arena.reservation)
 
     def release(self, arena: Arena) -> None:
         """Give the reservation of a block back."""
         arena.release()
-        self.arenas.remove(arena)  # last: what the device keeps, the pool counts
+        self.arenas.remove(arena)  # after the call: what the device keeps is counted
 
     def release_empty(self) -> None:
         """Give back those that the device did not take back at once."""

@@ -1,26 +1,41 @@
-"""One pool for each device, made on first use, and the pool in use here and now."""
+"""One pool for each device, made on first use; the pool in use; a device's limit."""
 
 import contextlib
 import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from madl import settings
 from madl.backends import registry
-from madl.backends.protocol import Backend
+from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Backend, Capability
 from madl.errors import BackendError, ConfigurationError, MissingCapabilityError
 from madl.hotpath import Memory
-from madl.pool import Pool, fork
+from madl.pool import Pool
+from madl.pool.allocate import parts_of
+from madl.pool.limits import device_budget
+from madl.pool.lock import PoolLock
+from madl.pool.options import check_soft_limit
+from madl.pool.parts import all_pools
+from madl.sizes import parse_nbytes
 
-_pools: dict[str, Pool] = {}
+
+class _Default(NamedTuple):
+    """A default pool, with the lock that knows whether it is closed."""
+
+    pool: Pool
+    lock: PoolLock
+
+
+_pools: dict[str, _Default] = {}
 _lock = threading.RLock()  # a signal handler may come while a pool is made
 _in_use: "ContextVar[tuple[_Use, ...]]" = ContextVar("madl_pool", default=())
 
 
 def _after_fork_in_child() -> None:
-    """Free the lock, whoever held it in the parent."""
+    """Make the lock anew: the thread that held it in the parent is not here."""
     global _lock
     _lock = threading.RLock()
 
@@ -42,31 +57,35 @@ def default_pool(device: str = "cpu") -> Pool:
         ValueError: A setting does not suit the device.
     """
     try:
-        pool = _pools.get(device)
+        found = _pools.get(device)
     except TypeError:  # a list, say: it has no hash
-        pool = None
-    # Not is_closed: its properties take twice as long as an allocation.
-    if pool is None or pool._was_closed:
+        found = None
+    # Not pool.is_closed: a property takes as long as an allocation.
+    if found is None or found.lock.is_closed:
         with _lock:
-            pool = _open(device)
-    return pool
+            found = _open(device)
+    return found.pool
 
 
-def _open(device: str) -> Pool:
+def _open(device: str) -> _Default:
     """Return the pool that all names of a device share: ``cpu`` is ``cpu:0``."""
     if not isinstance(device, str):
         raise TypeError(
             "device must be a name such as 'cpu' or 'cuda:0', "
             f"got {device!r} ({type(device).__name__})"
         )
-    pool = _pools.get(device)
-    if pool is None or pool.is_closed:
+    found = _pools.get(device)
+    if found is None or found.lock.is_closed:
         backend = registry.open_device(device)
-        pool = _pools.get(backend.device)
-        if pool is None or pool.is_closed:
-            pool = _pools[backend.device] = _made(backend)
-        _pools[device] = pool
-    return pool
+        found = _pools.get(backend.device)
+        if found is None or found.lock.is_closed:
+            found = _pools[backend.device] = _default(_made(backend))
+        _pools[device] = found
+    return found
+
+
+def _default(pool: Pool) -> _Default:
+    return _Default(pool, parts_of(pool).lock)
 
 
 def _made(backend: Backend) -> Pool:
@@ -89,16 +108,17 @@ def set_default_pool(pool: Pool) -> None:
     What is live in the one before stays there.
     """
     with _lock:
+        made = _default(pool)
         for name, before in _pools.copy().items():
-            if before.device == pool.device:
-                _pools[name] = pool
-        _pools[pool.device] = pool
+            if before.pool.device == pool.device:
+                _pools[name] = made
+        _pools[pool.device] = made
 
 
 def open_pools() -> tuple[Pool, ...]:
     """Return the default pools that were made and are not closed."""
-    pools = list(dict.fromkeys(_pools.copy().values()))
-    return tuple(pool for pool in pools if not pool.is_closed)
+    found = dict.fromkeys(_pools.copy().values())
+    return tuple(one.pool for one in found if not one.lock.is_closed)
 
 
 class _Use:
@@ -198,14 +218,52 @@ def trim(keep: int | str = 0) -> int:
     Complexity: that of ``Pool.trim``, for each pool. Thread-safe.
     """
     released, errors = 0, []
-    for pool in fork.all_pools():
+    for pool, _ in all_pools():
         try:
-            released += cast("Pool", pool).trim(keep)
+            released += pool.trim(keep)
         except BackendError as error:
             errors.append(error)
     if errors:
         raise errors[0]
     return released
+
+
+def limit_device(
+    device: str | Backend,
+    limit: int | str | None,
+    *,
+    soft_limit: int | str | None = None,
+) -> None:
+    """Bound what all pools of a device may have committed together, from now on.
+
+    What is committed already stays, and counts. A pool's own limit holds besides.
+
+    Args:
+        device: A device's name, or a backend object.
+        limit: Bytes; ``None`` for no limit any more.
+        soft_limit: Bytes; more is allowed, with a ``SoftLimitWarning``.
+
+    Raises:
+        BackendNotFoundError: No backend opens the device.
+        ValueError: The name is of a simulated device. Each is one of its own, so the
+            name reaches no pool: pass the object that the pools were made with.
+        TypeError, ValueError, OverflowError: A limit is no byte count.
+
+    Thread-safe.
+    """
+    if isinstance(device, str):
+        backend = registry.open_device(device)
+        if Capability.SIMULATED in backend.capabilities:
+            raise ValueError(
+                f"a limit of {device!r} would reach no pool: each simulated device is "
+                "one of its own. Try: backend = SimBackend(), Pool(backend) and "
+                "limit_device(backend, ...)"
+            )
+    else:
+        backend = device
+    limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
+    soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
+    device_budget(CountedBackend(backend)).set_limits(limit_nbytes, soft_limit_nbytes)
 
 
 def devices() -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from madl.backends.protocol import Capability
 from madl.errors import MadlError, OutOfMemoryError, OutOfMemoryReport
@@ -15,10 +14,11 @@ from madl.errors.report import (
     OtherPools,
     Request,
 )
-from madl.hotpath import BlockState, HotPool
-from madl.pool import accounting, fork
+from madl.hotpath import BlockState
+from madl.pool import accounting
 from madl.pool.growth import Growth
-from madl.pool.options import PoolOptions, least_limit_nbytes
+from madl.pool.options import least_limit_nbytes
+from madl.pool.parts import Parts, all_pools
 from madl.sizes import align_up
 
 MOST_HOLDERS = 20
@@ -29,52 +29,46 @@ FEWEST_ALLOCATIONS = 64
 
 
 def explain(
-    request: Request,
-    pool: HotPool,
-    growth: Growth,
-    options: PoolOptions,
-    inside: OutOfMemoryReport | None,
+    request: Request, parts: Parts, inside: OutOfMemoryReport | None
 ) -> OutOfMemoryError:
     """Return the error for a request; no lock is held.
 
     Args:
         request: What failed.
-        pool: The pool, not a lane of it.
-        growth: Where the pool finds memory.
-        options: The pool's.
-        inside: What ``look_inside`` found; None when nobody may look, since a call of
-            this thread is in the middle of a change.
+        parts: The pool's.
+        inside: What ``look_inside`` found; None in a re-entrant call, which must not
+            look at structures in the middle of a change.
     """
-    report = inside or OutOfMemoryReport(
-        pool.device, request.nbytes, is_inside_unknown=True
-    )
-    total, unused = _memory_info(growth)
+    device, options = parts.backend.device, parts.options
+    report = inside or OutOfMemoryReport(device, request.nbytes, is_inside_unknown=True)
+    total, unused = _memory_info(parts.growth)
     return OutOfMemoryError(
         report._replace(
             requested_nbytes=request.nbytes,
             capacity_nbytes=request.capacity,
             limit_nbytes=options.limit_nbytes,
-            least_limit_nbytes=least_limit_nbytes(growth.backend, request.capacity),
-            needed_nbytes=options.growth_nbytes(growth.backend, request.capacity),
+            least_limit_nbytes=least_limit_nbytes(parts.backend, request.capacity),
+            needed_nbytes=options.growth_nbytes(parts.backend, request.capacity),
             tried=request.tried,
             native=request.native,
             tag_limit=request.tag_limit,
             device_total_nbytes=total,
             device_unused_nbytes=unused,
-            device_limit_nbytes=growth.budget.device.limit_nbytes,
-            others=_others(pool, growth),
+            device_limit_nbytes=parts.budget.device.limit_nbytes,
+            others=_others(parts),
         )
     )
 
 
-def look_inside(pool: HotPool, growth: Growth, capacity: int) -> OutOfMemoryReport:
+def look_inside(parts: Parts, capacity: int) -> OutOfMemoryReport:
     """Return a report with all that only the pool knows; its lock is held.
 
     Everything is from one look at the blocks, so that the sums add up whatever other
-    threads do meanwhile.
+    threads free in that time.
     """
-    arenas = growth.arenas  # first, as in accounting.check
-    states = pool._all_states()
+    growth, shared = parts.growth, parts.shared
+    arenas = growth.arenas  # before the blocks, as in accounting.check
+    states = parts.streams.states()
     live = [state for state in states if state.is_live]
     nbytes = sum(state.nbytes for state in live)
     padding = sum(state.capacity - state.nbytes for state in live)
@@ -86,7 +80,7 @@ def look_inside(pool: HotPool, growth: Growth, capacity: int) -> OutOfMemoryRepo
     ]
     has_lines = any(state.stack for state in live)
     return OutOfMemoryReport(
-        pool.device,
+        parts.backend.device,
         0,
         committed_nbytes=committed,
         live_nbytes=nbytes,
@@ -95,9 +89,9 @@ def look_inside(pool: HotPool, growth: Growth, capacity: int) -> OutOfMemoryRepo
         free_nbytes=committed - nbytes - padding,
         largest_free_nbytes=max((size for _, size in pieces), default=0),
         live_count=len(live),
-        allocation_count=pool._allocation_count,
-        free_count=pool._allocation_count - len(live),
-        is_growing=_is_growing(pool, growth, len(live)),
+        allocation_count=shared.allocation_count,
+        free_count=shared.allocation_count - len(live),
+        is_growing=_is_growing(parts, len(live)),
         page_nbytes=growth.options.page_nbytes,
         enough_page_nbytes=_enough_page_nbytes(growth, pieces, capacity),
         tags=_bounded(_held_by(live, _tag_of)),
@@ -158,11 +152,11 @@ def _bounded(holders: list[Holder]) -> tuple[Holder, ...]:
     return (*holders[:MOST_HOLDERS], others)
 
 
-def _is_growing(pool: HotPool, growth: Growth, live_count: int) -> bool:
+def _is_growing(parts: Parts, live_count: int) -> bool:
     """Return whether a program that frees most of what it allocates grows all along."""
-    count = pool._allocation_count
+    count = parts.shared.allocation_count
     is_busy = count >= FEWEST_ALLOCATIONS and 2 * live_count <= count
-    return is_busy and growth.budget.grows_until(count)
+    return is_busy and parts.budget.grows_until(count)
 
 
 def _enough_page_nbytes(
@@ -189,7 +183,7 @@ def _memory_info(growth: Growth) -> tuple[int | None, int | None]:
     What is wrong with the device must not hide why the request failed.
     """
     try:
-        info = growth.backend.memory_info()
+        info = growth.backend.backend.memory_info()
     except MadlError:
         return None, None
     unused = info.available_nbytes
@@ -201,17 +195,16 @@ def _memory_info(growth: Growth) -> tuple[int | None, int | None]:
     return info.total_nbytes, unused
 
 
-def _others(pool: HotPool, growth: Growth) -> OtherPools:
+def _others(parts: Parts) -> OtherPools:
     """Return what the other pools of the device have, without asking for a lock."""
-    device = growth.budget.device
-    pools: list[Any] = [*fork.all_pools()]  # each has a Growth, not known there
+    device = parts.budget.device
     others = [
         other
-        for other in pools
-        if other is not pool and other._growth.budget.device is device
+        for _, other in all_pools()
+        if other is not parts and other.budget.device is device
     ]
     # Not what the device has less our own: a commit may be under way.
     return OtherPools(
-        sum(other._growth.budget.committed_nbytes for other in others),
-        sum(other._live_nbytes for other in others),
+        sum(other.budget.committed_nbytes for other in others),
+        sum(other.shared.live_nbytes for other in others),
     )

@@ -15,7 +15,7 @@ from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.pool import paging
 from madl.pool.arena import Arena, reserve_most
-from madl.pool.dedicated import Apart
+from madl.pool.dedicated import Dedicated
 from madl.pool.limits import Budget, device_budget
 from madl.pool.options import PoolOptions
 from madl.pool.stream_order import StreamOrder
@@ -45,9 +45,11 @@ class Growth:
         self.options = options
         self.budget = Budget(*options.limits_nbytes, device_budget(backend))
         front_nbytes = options.debug.front_nbytes
-        self.apart = Apart(backend, self.budget, self._over_the_limit, front_nbytes)
+        self.dedicated = Dedicated(
+            backend, self.budget, self._over_the_limit, front_nbytes
+        )
         self.recycled_pages = 0
-        # One for each stream, this one included: they share budget and arenas apart.
+        # One for each stream, this one included: they share budget and dedicated arenas.
         self.family = [self]
         self.order = StreamOrder.of(backend, None)
 
@@ -56,7 +58,7 @@ class Growth:
     ) -> "Growth":
         """Return what finds memory for the blocks of another stream."""
         growth = Growth(self.backend, bands, self.options)
-        growth.apart, growth.budget = self.apart, self.budget
+        growth.dedicated, growth.budget = self.dedicated, self.budget
         growth.family = self.family
         growth.order = StreamOrder.of(self.backend, stream)
         self.family.append(growth)
@@ -65,7 +67,7 @@ class Growth:
     def absorb(self, other: "Growth") -> None:
         """Take over the arenas of a stream that is used no more."""
         assert other is not self, "a stream has nothing to take from itself"
-        self.order.follow(other.order)  # first: it may fail
+        self.order.follow(other.order)  # before any change: it may fail
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             mine += theirs
             theirs.clear()
@@ -91,7 +93,7 @@ class Growth:
 
     def all_arenas(self) -> list[Arena]:
         """Return the arenas that blocks are placed in, then those of one block."""
-        return [*self.arenas, *self.apart.arenas]
+        return [*self.arenas, *self.dedicated.arenas]
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Take a block of ``nbytes`` bytes; find pages for it first.
@@ -187,7 +189,7 @@ class Growth:
         return arena in self.bands[0] or arena in self.bands[1]
 
     def order_of(self, arena: Arena) -> StreamOrder:
-        """Return that of the stream whose arena it is; of one apart, this one's."""
+        """Return that of the stream whose arena it is; of a dedicated one, this one's."""
         for growth in self.family:
             if growth.is_own(arena):
                 return growth.order
@@ -201,7 +203,8 @@ class Growth:
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
         if Capability.COMMIT in self.backend.capabilities:
-            total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
+            info = self.backend.backend.memory_info()
+            total = info.total_nbytes * RESERVED_PER_MEMORY
             page_nbytes = self.options.page_nbytes
             arena = reserve_most(
                 partial(self._open, band), self._close, total, at_least, page_nbytes
@@ -257,7 +260,7 @@ class Growth:
         Idle pages go, the highest first; arenas without a live block go whole. The
         device has done its work in them by now: see ``let_go``.
         """
-        self.apart.release_empty()
+        self.dedicated.release_empty()
         for arena in reversed(self.arenas):
             if arena.is_segment:
                 if arena.blocks.is_empty() and self.budget.committed_nbytes > keep:
@@ -280,13 +283,15 @@ class Growth:
             arena.release()
         except BaseException:
             if arena not in self.arenas:  # a trim tries again
-                self.apart.arenas.append(arena)
+                self.dedicated.arenas.append(arena)
             raise
         self.forget(arena)
 
     def forget(self, arena: Arena) -> None:
         """Keep an arena no longer that has been released."""
-        for arenas in chain([self.apart.arenas], *(one.bands for one in self.family)):
+        for arenas in chain(
+            [self.dedicated.arenas], *(one.bands for one in self.family)
+        ):
             if arena in arenas:
                 arenas.remove(arena)
 

@@ -1,34 +1,81 @@
-"""How much pools have taken from their device, and how much more they may take."""
+"""Limits: how much pools have committed, and how much more they may.
+
+A limit refuses, a soft limit warns. Both exist for a pool and for all pools of a device
+together; tags have limits of live bytes.
+"""
 
 import itertools
 import os
 import threading
+import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
 
+from madl import stacks
 from madl.backends.counted import CountedBackend
-from madl.hotpath.counting import counting, while_counting
-from madl.pool.soft_limits import SoftLimit
-from madl.pool.weak_sets import living
+from madl.backends.protocol import Capability
+from madl.hotpath.reentrancy import counting, living, while_counting
+from madl.sizes import format_nbytes
 
 _MOST_SAMPLES = 64
+
+
+class SoftLimitWarning(UserWarning):
+    """More is taken than a soft limit allows.
+
+    Not a ``ResourceWarning``, which Python hides unless asked: a soft limit is set
+    by those who want to hear of it.
+    """
+
+
+class SoftLimit:
+    """Knows when a figure has passed a limit, and whether that was told.
+
+    Looked at under locks; the warning comes later, when none is held, since filters of
+    warnings are the user's code.
+    """
+
+    def __init__(self, limit_nbytes: int | None = None) -> None:
+        self.limit_nbytes = limit_nbytes
+        self.is_above = False
+        self.is_news = False
+        """Whether it has been passed, and no warning was given yet."""
+
+    def look(self, nbytes: int) -> None:
+        """Take note of what the figure is now."""
+        if self.limit_nbytes is None:
+            return
+        is_above = nbytes > self.limit_nbytes
+        self.is_news = is_above and (self.is_news or not self.is_above)
+        self.is_above = is_above
+
+    def tell(self, what: str) -> None:
+        """Warn, if there is news. Raises where warnings are errors."""
+        if not self.is_news or self.limit_nbytes is None:
+            return
+        self.is_news = False
+        warnings.warn(
+            f"{what} passed the soft limit of {format_nbytes(self.limit_nbytes)}",
+            SoftLimitWarning,
+            stacklevel=stacks.levels(),
+        )
 
 
 class DeviceBudget:
     """Committed bytes of all pools of a device, under one limit.
 
-    Pools have locks of their own, so what they have in common has one too. It is held
-    for some arithmetic only, and reentrant: a finalizer may come in between. Whoever
-    calls something meanwhile has the lock of a pool: what a signal handler allocates
-    there waits for no other one.
+    Pools have locks of their own, so what they share has one too. It is held for some
+    arithmetic only, and reentrant, since a finalizer may run there. A thread that waits
+    for it holds the lock of a pool, so what a signal handler allocates there is
+    dedicated and waits for no pool: no deadlock.
     """
 
     def __init__(self) -> None:
         self.limit_nbytes: int | None = None
         self.soft = SoftLimit()
-        # By pool, so that one whose call was interrupted can put its part right. Both
-        # change together, and nothing is called in between: see the class.
+        # By pool, so that one whose call was interrupted can correct its part. Both
+        # change together, and nothing is called between them: see the class.
         self._drawn: defaultdict[object, int] = defaultdict(int)
         self._committed_nbytes = 0
         self._tags: dict[str, TagBudget] = {}
@@ -101,7 +148,7 @@ class DeviceBudget:
         soft.look(self.committed_nbytes)
 
     def forget_lock(self) -> None:
-        """Make the lock anew, in a child: whoever held it is gone, maybe half-way."""
+        """Make the lock anew in a forked child, whose parent's thread may have held it."""
         self._lock = threading.RLock()
         self._committed_nbytes = sum(self._drawn.values())
 
@@ -109,7 +156,7 @@ class DeviceBudget:
 class TagBudget:
     """Live bytes of a tag, and of the tags below it, in all pools of a device.
 
-    Whoever counts is within ``counting``.
+    Changed within ``counting`` only.
     """
 
     __slots__ = ("__weakref__", "live_nbytes", "name")
@@ -120,7 +167,7 @@ class TagBudget:
 
     def claim(self, nbytes: int, limit_nbytes: int) -> bool:
         """Count bytes as live, unless that would pass a limit."""
-        # Nothing is called in between, so no other thread comes in.
+        # Nothing is called between load and store, so no other thread runs there.
         live_nbytes = self.live_nbytes + nbytes
         if live_nbytes > limit_nbytes:
             return False
@@ -131,8 +178,8 @@ class TagBudget:
 class Budget:
     """Committed bytes of all arenas of a pool, under its limit and its device's.
 
-    Kept by the arenas as they commit and decommit, so that nobody has to add up. The
-    pool's lock is held, or another thread places a block apart from all else.
+    Kept by the arenas as they commit and decommit. The pool's lock is held, or another
+    thread makes a dedicated reservation without it.
     """
 
     def __init__(
@@ -161,7 +208,7 @@ class Budget:
 
     @property
     def has_news(self) -> bool:
-        """Whether a soft limit has been passed and nobody was told."""
+        """Whether a soft limit has been passed, and no warning was given yet."""
         return self.soft.is_news or self.device.soft.is_news
 
     def is_below(self, nbytes: int) -> bool:
@@ -174,7 +221,8 @@ class Budget:
     @while_counting
     def claim(self, nbytes: int) -> bool:
         """Count bytes that are about to be committed, unless that passes a limit."""
-        # First: what comes in between, such as a finalizer, may allocate as well.
+        # Claimed before it is compared: a finalizer that allocates between the two
+        # would else be granted the same bytes.
         self._claimed_nbytes += nbytes
         own = self.committed_nbytes + self._claimed_nbytes
         is_over = self.limit_nbytes is not None and own > self.limit_nbytes
@@ -211,13 +259,13 @@ class Budget:
         """Set what is committed, after a call that was interrupted while it counted.
 
         Args:
-            found: Adds up what the arenas have. Called again whenever a signal handler
-                or a finalizer has committed or decommitted something meanwhile.
+            found: Adds up what the arenas have. Called again when a signal handler or a
+                finalizer has committed or decommitted something while it did.
         """
         while True:
             before = self._changes
             nbytes = found()
-            with counting:  # calls nothing, so that nobody comes in
+            with counting:  # calls nothing, so no handler runs in it
                 if self._changes == before:
                     self._claimed_nbytes = 0
                     self.committed_nbytes = nbytes
@@ -266,8 +314,8 @@ def device_budget(backend: CountedBackend) -> DeviceBudget:
 
     Each simulated device is one of its own, whatever its name.
     """
-    if getattr(backend.inner, "is_simulated", False):
-        return _simulated.setdefault(backend.inner, DeviceBudget())
+    if Capability.SIMULATED in backend.capabilities:
+        return _simulated.setdefault(backend.backend, DeviceBudget())
     return _by_name.setdefault(backend.device, DeviceBudget())
 
 

@@ -1,91 +1,113 @@
-"""The lock of a pool: who holds it, who must not wait for it, and what ends in it."""
+"""The lock of a pool: who holds it, re-entrancy, and what an interruption leaves."""
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from madl.errors import MadlError
-from madl.hotpath import HotPool
+from madl.hotpath import Shared
 from madl.hotpath.reentrancy import locks_held
-from madl.pool.growth import Growth
-from madl.pool.recovery import recover
 
 _Result = TypeVar("_Result")
 
 
-class LockedPool(HotPool):
-    """What a pool does under its lock, which its lanes share."""
+class PoolLock:
+    """The lock that a pool and its lanes share. It knows its holder.
 
-    _was_closed = False
-    _growth: Growth
+    Not reentrant: what finalizers and signal handlers allocate in the thread that holds
+    it gets a dedicated reservation instead, and what they free waits on a list.
+
+    Args:
+        shared: Where the hot path reads who holds the lock, and
+            whether a change was interrupted.
+        name: Returns the pool's text, for errors.
+        recover: Rebuilds the pool after an interruption, with the lock held.
+        after_close: Called each time that a closed pool's lock is released.
+    """
+
+    is_closed = False
+    """Whether the pool allocates nothing any more."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        name: Callable[[], str],
+        recover: Callable[[], None],
+        after_close: Callable[[], None],
+    ) -> None:
+        self._shared = shared
+        self._name = name
+        self._recover = recover
+        self._after_close = after_close
 
     @property
-    def _head(self) -> Any:  # noqa: ANN401  # Pool, which is not known here
-        """The pool itself, for whatever is one of its lanes."""
-        return self
+    def is_mine(self) -> bool:
+        """Whether this thread holds it."""
+        return self._shared.lock_holder == threading.get_ident()
 
-    @property
-    def _is_closed(self) -> bool:
-        closed: bool = self._head._was_closed
-        return closed
+    def hold(self, act: Callable[[], _Result]) -> _Result:
+        """Call ``act`` with the lock held.
 
-    def _locked(self, act: Callable[[], _Result]) -> _Result:
-        """Call ``act`` while the pool's lock is held, which is not reentrant.
+        Takes a function, and is no context manager: a signal handler that raises
+        between ``__enter__`` and the body of ``with`` would leave the lock locked.
 
-        Not a context manager: when a signal handler raises between its first line and
-        the block, the lock is held until somebody drops the error.
+        Raises:
+            RuntimeError: This thread holds it already; waiting would be a deadlock.
         """
+        shared = self._shared
         ident = threading.get_ident()
-        if self._lock_holder == ident:
+        if shared.lock_holder == ident:
             raise RuntimeError(
-                f"{self!r} is in the middle of a call of this thread; signal handlers "
-                "and finalizers may allocate and free, nothing else"
+                f"{self._name()} is in the middle of a call of this thread; signal "
+                "handlers and finalizers may allocate and free, nothing else"
             )
         held = locks_held.get(ident, 0)
-        head = self._head  # a lane's own holder calls a setter
         try:
-            with self._lock:
-                # No call in between: who came there would wait for ever.
-                head._lock_holder = ident
+            with shared.lock:
+                # No call between the lock and these stores: a handler that came there
+                # would not be seen to be inside, and wait for its own thread.
+                shared.lock_holder = ident
                 locks_held[ident] = held + 1
                 try:
-                    if self._was_interrupted:
-                        recover(self._head, self._growth)
+                    if shared.was_interrupted:
+                        self._recover()
                     return act()
                 except MadlError:
                     raise
-                except BaseException:  # a signal handler's, and nobody knows in what
-                    self._was_interrupted = True
+                except BaseException:  # a signal handler's: what it cut off is unknown
+                    shared.was_interrupted = True
                     raise
                 finally:
                     locks_held[ident] = held
-                    head._lock_holder = 0
+                    shared.lock_holder = 0
         finally:
-            if self._is_closed:
-                self._freed_after_close()
+            if self.is_closed:
+                self._after_close()
 
-    def _unless_locked(self, act: Callable[[], object]) -> bool:
-        """Call ``act`` as ``_locked`` does, if the lock is free; return whether."""
+    def try_hold(self, act: Callable[[], object]) -> bool:
+        """Call ``act`` as ``hold`` does, if the lock is free; return whether it was."""
+        shared = self._shared
         ident = threading.get_ident()
         held = locks_held.get(ident, 0)
-        head = self._head
         locked: list[bool] = []
         try:
-            # In one call, so that a signal handler cannot come before it is noted.
-            locked.extend(map(self._lock.acquire, (False,)))
+            # One call acquires and notes it: a handler that raised between two would
+            # leave the lock locked for ever.
+            locked.extend(map(shared.lock.acquire, (False,)))
             if True not in locked:
                 return False
-            head._lock_holder = ident
+            shared.lock_holder = ident
             locks_held[ident] = held + 1
             act()
             return True
         except MadlError:
             raise
-        except BaseException:  # as in _locked
-            self._was_interrupted = True
+        except BaseException:  # as in hold
+            shared.was_interrupted = True
             raise
         finally:
             if True in locked:
                 locks_held[ident] = held
-                head._lock_holder = 0
-                self._lock.release()
+                shared.lock_holder = 0
+                shared.lock.release()

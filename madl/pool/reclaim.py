@@ -17,7 +17,7 @@ MOST_TURNS = 100
 
 
 class Freed(int):
-    """Bytes that a reclaimer knows it has freed, whoever has taken them since."""
+    """Bytes that a reclaimer knows it has freed, whether or not they are still free."""
 
 
 class Reclaimer(NamedTuple):
@@ -50,8 +50,8 @@ class Reclaimers:
     """The reclaimers of one pool, lowest priority number first, then the collector."""
 
     def __init__(self) -> None:
-        # In the order of registering. Changed by one call of dict's own each time, so
-        # that threads may register, and remove, at once.
+        # In the order of registering. Each change is one atomic call of dict's own:
+        # threads may race.
         self._registered: dict[object, Reclaimer] = {}
         self._running: set[int] = set()  # threads, while a reclaimer runs in them
 
@@ -94,10 +94,10 @@ class Reclaimers:
 class Short(Protocol):
     """A pool that is short of memory."""
 
-    def _held(self) -> tuple[int, ...]:
+    def held(self) -> tuple[int, ...]:
         """Return bytes that a step may lower."""
 
-    def _out_of_memory(self, request: Request) -> OutOfMemoryError:
+    def out_of_memory(self, request: Request) -> OutOfMemoryError:
         """Return the error for a request."""
 
 
@@ -110,8 +110,8 @@ def reclaim(
     """Take one step after the other until an attempt succeeds, or raise.
 
     A step that gave what the request needs, and yet the attempt fails, is taken again:
-    it is in pieces, or another thread was quicker. That thread got on, so that all of
-    them do in the end; a step has ``most_turns``, for one that is never the quickest.
+    it is in pieces, or another thread won the race for it. That thread made progress,
+    so all do in the end; ``most_turns`` bounds one that always loses.
 
     Args:
         pool: Whose request it is. What a step gave back is the most by which one of the
@@ -125,9 +125,9 @@ def reclaim(
         for step in steps:
             given = 0
             for _ in range(step.most_turns):
-                before = pool._held()
+                before = pool.held()
                 result = step.run()
-                fallen = map(operator.sub, before, pool._held())
+                fallen = map(operator.sub, before, pool.held())
                 if isinstance(result, BaseException):
                     cause, result = result, 0
                 gained = max(*fallen, result)
@@ -141,7 +141,7 @@ def reclaim(
                 if gained < request.capacity:
                     break
             request = request._replace(tried=(*request.tried, (step.name, given)))
-        raise_after(cause, pool._out_of_memory(request))
+        raise_after(cause, pool.out_of_memory(request))
     finally:
         del cause  # as in raise_after
 

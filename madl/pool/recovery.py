@@ -1,58 +1,63 @@
-"""Put a pool right after a signal handler has raised in the middle of a change.
+"""Rebuild a pool after a signal handler has raised in the middle of a change.
 
 Ctrl-C is an exception that may come between any two steps of Python. Whatever it
-interrupts says so and ends; before the next change, all that could be half done is
-made anew from what changes in one step: the records of blocks. Index and pages are
-what they leave free, and of pages that nobody knows the state of, the device is told
-to keep nothing.
+interrupts notes so and ends; before the next change, all that could be half done is
+rebuilt from what changes in one step: the records of blocks. Index and pages are what
+they leave free, and of pages in an unknown state the device is told to keep nothing.
 """
 
 from collections import defaultdict
-from typing import Any
 
-from madl.pool.growth import Growth
+from madl.pool.parts import Parts
 
 
-def recover(pool: Any, growth: Growth) -> None:  # noqa: ANN401  # Pool, which is above this
-    """Make everything of a pool and its lanes anew; its lock is held.
+def recover(parts: Parts) -> None:
+    """Rebuild a pool and its lanes; its lock is held.
 
-    It may be interrupted as well: then it is done again. O(n log n) in blocks, and
-    O(pages). Waits for all streams: nobody knows any more who waits for whom.
+    Idempotent: where it is interrupted as well, it is done again. O(n log n) in blocks,
+    and O(pages). Waits for all streams: which blocks wait for which is not known.
 
     Raises:
         BackendCallError: The device fails. The next call tries again.
     """
-    pool._was_interrupted = False  # first: it may be again, and in other threads
+    shared = parts.shared
+    # Before the work: an interruption of another thread from here on is seen again.
+    shared.was_interrupted = False
     try:
-        is_complete = _make_anew(pool, growth)
+        is_complete = _rebuild(parts)
     except BaseException:
-        pool._was_interrupted = True
+        shared.was_interrupted = True
         raise
     if not is_complete:
-        pool._was_interrupted = True
+        shared.was_interrupted = True
 
 
-def _make_anew(pool: Any, growth: Growth) -> bool:  # noqa: ANN401  # as above
+def _rebuild(parts: Parts) -> bool:
+    growth, lanes = parts.growth, parts.streams.lanes
     growth.settle()
-    pool._forget_waiting()
+    # What waits, waits no more: all of it is found again below.
+    parts.streams.pending.clear()
+    if parts.debug is not None:
+        parts.debug.quarantine.forget()
     for arena in growth.all_arenas():
         growth.backend.claim(arena.reservation)
     growth.backend.release_unclaimed()
     for arena in [arena for arena in growth.all_arenas() if arena.is_leaving]:
         arena.leave_again()
         growth.forget(arena)
-    if pool._is_closed:
-        for lane in pool._family():
-            lane._stop_placing()
-    is_complete = all(lane._gather_lost() for lane in pool._family())
-    # Before the blocks: an arena that a finalizer adds meanwhile is right as it is.
+    if parts.lock.is_closed:
+        for lane in lanes:
+            lane.stop_placing()
+    is_complete = all(lane.bins.gather_lost() for lane in lanes)
+    # Arenas before blocks: a dedicated one that a finalizer adds between the two would
+    # be rebuilt without its block.
     arenas = growth.all_arenas()
     placed = defaultdict(list)
-    for state in pool._all_states():
+    for state in parts.streams.states():
         placed[state.arena].append((state.offset, state.capacity))
     for arena in arenas:
         arena.recover(placed[arena])
     growth.budget.correct(
         lambda: sum(arena.committed_nbytes for arena in growth.all_arenas())
     )
-    return pool._recount() and is_complete
+    return parts.shared.recount(parts.streams.states) and is_complete

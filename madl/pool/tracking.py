@@ -1,22 +1,96 @@
-"""Blocks that somebody watches: their tag's usage and the listeners hear of a free."""
+"""Allocations that are tracked: tags with their limits, and listeners.
 
+A tracked block has a watch, which counts its free for the tag and tells the listeners.
+Untracked ones, which are most, cost nothing of this.
+"""
+
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
 
 from madl import stacks
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
-from madl.errors.report import TagLimit
-from madl.hotpath import Watch
-from madl.hotpath.counting import while_counting
-from madl.pool import events
-from madl.pool.events import Listener, TagScope
-from madl.pool.limits import DeviceBudget, TagBudget
+from madl.errors.report import Request, TagLimit
+from madl.hotpath import BLOCK_GRANULARITY, Watch
+from madl.hotpath.reentrancy import while_counting
+from madl.pool.limits import DeviceBudget, SoftLimit, TagBudget
+from madl.pool.reclaim import Reclaimers, Short, reclaim
 from madl.pool.stats import TagStats
-from madl.sizes import format_nbytes
+from madl.sizes import align_up, format_nbytes
+from madl.stacks import Stack
+
+
+class Listener(Protocol):
+    """Is told of every allocation and free while it is in ``listeners``.
+
+    Called with no lock held. ``freed`` also runs in finalizers: it must not block,
+    allocate from a pool, or raise.
+    """
+
+    def allocated(
+        self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
+    ) -> int:
+        """Take note of an allocation; return the id that ``freed`` is called with.
+
+        Args:
+            nbytes: As asked for.
+            tag: Its own, or that of the context.
+            stream_number: Streams of a pool count 1, 2, ...; 0 is the default.
+            stack: Of as many lines as are wanted, 0 by default.
+        """
+
+    def freed(self, allocation_id: int) -> None:
+        """Take note of a free."""
+
+
+listeners: list[Listener] = []
+
+
+class TagScope:
+    """One ``with madl.tag(...)``: the last part of a tag, and what it bounds."""
+
+    def __init__(
+        self, name: str, limit_nbytes: int | None, soft_limit_nbytes: int | None
+    ) -> None:
+        self.name = name
+        self.limit_nbytes = limit_nbytes
+        self.soft_limit_nbytes = soft_limit_nbytes
+        self._soft: dict[str, SoftLimit] = {}
+
+    def soft_on(self, device: str) -> SoftLimit:
+        """Return the soft limit as it stands on a device."""
+        return self._soft.setdefault(device, SoftLimit(self.soft_limit_nbytes))
+
+
+class TagPath(NamedTuple):
+    """The tags around an allocation, outermost first."""
+
+    name: str
+    """As in ``"model/encoder"``."""
+    scopes: tuple[TagScope, ...]
+    bounds: dict[str, TagScope]
+    """Those that have a limit, by the tag that it is of."""
+
+    @staticmethod
+    def of(scopes: tuple[TagScope, ...]) -> "TagPath | None":
+        """Return the path through scopes; ``None`` without any."""
+        if not scopes:
+            return None
+        names = [scope.name for scope in scopes]
+        bounds = {
+            "/".join(names[: depth + 1]): scope
+            for depth, scope in enumerate(scopes)
+            if (scope.limit_nbytes, scope.soft_limit_nbytes) != (None, None)
+        }
+        return TagPath("/".join(names), scopes, bounds)
+
+
+current_tag: ContextVar[TagPath | None] = ContextVar("madl_tag", default=None)
 
 warns_of_drops = 0
-"""How many want a warning when a handle is dropped that was not freed."""
-
+"""How many programs want a warning when a handle is dropped without ``free()``."""
 
 _NOTHING: tuple[None, dict[str, TagScope]] = (None, {})
 
@@ -94,7 +168,7 @@ class TagUsage:
         self.allocation_count += 1
         self.padding_nbytes += padding
         self.live_nbytes += nbytes
-        # No max(): another thread could come in between, and its mark be lost.
+        # No max(): a call lets another thread run, whose higher mark would be undone.
         if self.live_nbytes > self.live_high_water:
             self.live_high_water = self.live_nbytes
 
@@ -103,7 +177,8 @@ class TagUsage:
         """Count a block of the tag as free, once; or go on where it was interrupted."""
         if watch.is_counted:
             budgets = iter(self._budgets)
-            # No call from here to the loop, and none in it: what is noted is done.
+            # No call from here to the loop, and none in it, so no handler interrupts
+            # between what is noted and what is done.
             watch.is_counted, watch.counted_above = False, budgets
             self.free_count += 1
             self.padding_nbytes -= watch.padding
@@ -157,10 +232,10 @@ class BlockWatch(Watch):
         self.nbytes = nbytes
         self.padding = 0
         self._heard: Sequence[tuple[Listener, int]] = ()
-        if events.listeners:
+        if listeners:
             self._heard = [
                 (listener, listener.allocated(nbytes, tag, stream_number, self.stack))
-                for listener in list(events.listeners)
+                for listener in list(listeners)
             ]
 
     def count(self, padding: int) -> None:
@@ -168,7 +243,7 @@ class BlockWatch(Watch):
         self.padding = padding
         if self._usage is not None:
             self._usage.count_allocated(self.nbytes, padding)
-        self.is_counted = True  # else what was claimed is given back by whoever did
+        self.is_counted = True  # until then, who claimed the bytes gives them back
 
     def freed(self) -> None:
         """Take note of the free; counters and appends only."""
@@ -187,13 +262,13 @@ class BlockWatch(Watch):
             self._count_freed()
 
     def dropped(self) -> None:
-        """Take note of a free that nobody asked for; in debug mode, warn of it."""
+        """Take note of a drop without ``free()``; warn of it where that is wanted."""
         self.freed()
         if self._is_missed and warns_of_drops:
             self._warn_of_drop()
 
     def _warn_of_drop(self) -> None:
-        # Whoever has an array or a view drops it when done, as NumPy users do.
+        # Arrays and views keep the block and are dropped when done, as in NumPy.
         if not self.is_viewed:
             tag = "without a tag" if self.tag is None else f"tag {self.tag!r}"
             at = f", allocated at {self.stack[0]}" if self.stack else ""
@@ -207,7 +282,7 @@ class BlockWatch(Watch):
 
 def effective_tag(tag: str | None) -> tuple[str | None, dict[str, TagScope]]:
     """Return the tag that an allocation gets, and the limits that are around it."""
-    path = events.current_tag.get()
+    path = current_tag.get()
     if tag is None:
         return _NOTHING if path is None else (path.name, path.bounds)
     if not isinstance(tag, str):
@@ -222,3 +297,67 @@ def change_drop_warnings(by: int) -> None:
     """Begin, or end, to warn of handles that are dropped without a free."""
     global warns_of_drops  # read with every watched block
     warns_of_drops += by
+
+
+class Tags:
+    """The tags of one pool: what each of them holds, and how a limit is passed."""
+
+    def __init__(
+        self, device: str, budget: DeviceBudget, reclaimers: Reclaimers
+    ) -> None:
+        self._device = device
+        self._budget = budget
+        self._reclaimers = reclaimers
+        self._usages: dict[str, TagUsage] = {}
+
+    def usage_of(self, tag: str) -> TagUsage:
+        """Return what counts for a tag; the first call makes it."""
+        try:
+            return self._usages[tag]  # waits for no other thread, as get() may
+        except KeyError:
+            usage = TagUsage(self._budget, tag)
+            return self._usages.setdefault(tag, usage)
+
+    def claim(
+        self, tag: str, bounds: dict[str, TagScope], nbytes: int, pool: Short
+    ) -> TagUsage:
+        """Count bytes for a tag, within its limit and those of the tags above it.
+
+        Args:
+            tag: Its full name.
+            bounds: The scopes around the allocation that have limits.
+            nbytes: As asked for.
+            pool: That is asked for memory, and asks its reclaimers where a limit is met.
+
+        Raises:
+            OutOfMemoryError: A limit stays exceeded. Nothing is counted.
+        """
+        usage = self.usage_of(tag)
+        refused = None
+        try:
+            usage.claim(nbytes, bounds, self._device)
+        except OutOfMemoryError as error:
+            refused = error.report.tag_limit
+        if refused is not None:  # here, so that the error is no context of the next
+            self._reclaim(usage, bounds, nbytes, refused, pool)
+        return usage
+
+    def _reclaim(
+        self,
+        usage: TagUsage,
+        bounds: dict[str, TagScope],
+        nbytes: int,
+        refused: TagLimit,
+        pool: Short,
+    ) -> None:
+        capacity = align_up(nbytes, BLOCK_GRANULARITY)
+        request = Request(nbytes, capacity, tag_limit=refused)
+        if nbytes > refused.limit_nbytes:
+            raise pool.out_of_memory(request)
+        attempt = functools.partial(usage.claim, nbytes, bounds, self._device)
+        reclaim(pool, request, self._reclaimers.steps(nbytes), attempt)
+
+    def stats(self) -> dict[str, TagStats]:
+        """Return the figures of each tag."""
+        # A copy, made in one step: other threads add tags without the lock.
+        return {tag: usage.stats() for tag, usage in self._usages.copy().items()}

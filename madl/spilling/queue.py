@@ -7,9 +7,9 @@ import weakref
 from typing import Protocol
 
 from madl.errors import MadlError
+from madl.hotpath.reentrancy import living
 from madl.pool import Pool
 from madl.pool.reclaim import Freed
-from madl.pool.weak_sets import living
 
 MOST_PASSES = 100
 """How often all members are looked at for one request, while others use them."""

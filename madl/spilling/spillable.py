@@ -5,9 +5,8 @@ import os
 import threading
 from typing import Literal, NoReturn
 
-from madl.hotpath import Memory
+from madl.hotpath import Memory, detach, is_viewed, place_of
 from madl.memory.place import has_slices, is_plain_host
-from madl.memory.views import has_views
 from madl.pool import Pool
 from madl.spilling.copies import Copy, FileCopy, HostCopy
 from madl.spilling.queue import queue_of
@@ -60,7 +59,7 @@ class Spillable:
         directory: str | os.PathLike[str] | None = None,
         priority: int = 0,
     ) -> None:
-        if memory.is_freed or memory._place() is None:
+        if memory.is_freed or place_of(memory) is None:
             raise ValueError(f"a whole memory can be spilled, got {memory!r}")
         if to is None:
             is_file = is_plain_host(memory) or directory is not None
@@ -152,7 +151,7 @@ class Spillable:
 
     def _spill(self) -> int:
         memory = self._memory
-        if memory is None or self._users or has_views(memory) or has_slices(memory):
+        if memory is None or self._users or is_viewed(memory) or has_slices(memory):
             return 0
         if self._to == "host":
             self._copy = HostCopy(memory)
@@ -162,7 +161,7 @@ class Spillable:
         capacity = memory.capacity
         # Without an interpreter lock, what another thread made for its views ends when
         # that thread gets to it, and the block would be live until then.
-        memory._detach()
+        detach(memory)
         memory.free()
         return capacity
 

@@ -12,6 +12,7 @@ from madl import Pool
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
+from madl.pool.allocate import parts_of
 from tests.backends.host import (
     KIB,
     MIB,
@@ -58,7 +59,9 @@ def test_what_is_resident_is_committed(page_nbytes: int, is_lazy: bool) -> None:
         if step % 500 == 0:
             pool.trim(pool.stats().live_nbytes)
         # Neighbours may be one VMA, so only the sum over all of them is exact.
-        reservations = [arena.reservation for arena in pool._growth.all_arenas()]
+        reservations = [
+            arena.reservation for arena in parts_of(pool).growth.all_arenas()
+        ]
         resident = kernel_sum(reservations, "Rss")
         excess.append(resident - pool.stats().committed_nbytes)
 

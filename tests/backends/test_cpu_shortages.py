@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from madl import Pool, limit_device
+from madl.pool.allocate import parts_of
 from tests.shortages import advice_of, check_sums, report_of
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ MIB = 1 << 20
 @pytest.fixture
 def shared_limit() -> Iterator[int]:
     # Beside what earlier tests have left with the default pools.
-    used = Pool("cpu")._growth.budget.device.committed_nbytes
+    used = parts_of(Pool("cpu")).growth.budget.device.committed_nbytes
     limit_device("cpu", used + 32 * MIB)
     yield 32 * MIB
     limit_device("cpu", None)

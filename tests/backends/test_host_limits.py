@@ -6,6 +6,7 @@ import pytest
 
 from madl import Pool
 from madl.errors import OutOfMemoryError
+from madl.pool.allocate import parts_of
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.backends.host import MIB, PAGE, run_child
 
@@ -91,7 +92,7 @@ def test_a_limit_set_after_the_pool_was_made_is_answered() -> None:
 def test_pages_are_whole_os_pages_whatever_their_size() -> None:
     pool = Pool("cpu", limit=16 * PAGE)
 
-    assert pool._options.page_nbytes % pool._backend.granularity == 0
+    assert parts_of(pool).options.page_nbytes % parts_of(pool).backend.granularity == 0
     pool.close()
 
 

@@ -14,6 +14,7 @@ from madl import FreedMemoryError, OutOfMemoryError, Pool
 from madl.backends.opencl import OpenclBackend
 from madl.integrations import pyopencl
 from madl.integrations.pyopencl import PoolAllocator, default_queue, mapped, memory_of
+from madl.pool.allocate import parts_of
 from tests.backends.opencl.device import pyopencl_or_skip
 
 cl = pyopencl_or_skip()
@@ -138,7 +139,7 @@ def test_freed_arrays_are_used_again_without_asking_the_device(pool: Pool) -> No
 
 
 def test_running_out_of_memory_is_the_pools_error(pool: Pool) -> None:
-    with Pool(pool._backend.inner, limit=4 * MIB) as limited:
+    with Pool(parts_of(pool).backend.backend, limit=4 * MIB) as limited:
         queue, allocator = default_queue(limited), PoolAllocator(limited)
         held = cla.zeros(queue, 3 * MIB, np.uint8, allocator=allocator)
 

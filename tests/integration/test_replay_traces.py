@@ -10,7 +10,7 @@ import pytest
 from madl import Memory, Pool
 from madl.diagnostics import example_names, example_path, open_trace
 from madl.diagnostics.replay import Replay, replay
-from madl.pool.snapshot import PoolSnapshot
+from madl.pool.stats import PoolSnapshot
 from tests.traces import MANIFEST, needs_recorded, path_of
 
 GEOMEAN, WORST = 1.035, 1.11

@@ -124,7 +124,7 @@ WITH_STATE = [
     "madl.pool.default",
     "madl.pool.shutdown",
     "madl.errors",
-    "madl.pool.events",
+    "madl.pool.tracking",
     "madl.pool.fork",
     "madl.hotpath",
     "madl.hotpath.shared",

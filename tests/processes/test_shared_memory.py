@@ -16,6 +16,7 @@ from madl import (
     OutOfMemoryError,
     Pool,
 )
+from madl.pool.allocate import parts_of
 from tests.programs import run_as_file
 
 MIB = 1 << 20
@@ -212,7 +213,7 @@ def test_the_limit_that_is_advised_is_enough_and_no_more() -> None:
         limited.allocate(1)
 
     enough = caught.value.report.enough_limit_nbytes
-    assert enough == MIB + limited._backend.granularity
+    assert enough == MIB + parts_of(limited).backend.granularity
     larger = Pool("shared", limit=enough)
     assert (larger.allocate(held.nbytes).nbytes, larger.allocate(1).nbytes) == (MIB, 1)
 

@@ -8,6 +8,7 @@ import pytest
 import madl
 from madl import Memory, OutOfMemoryError, Pool
 from madl.backends.sim import SimBackend
+from madl.pool.allocate import parts_of
 from tests.shortages import check_sums
 
 KIB = 1 << 10
@@ -56,7 +57,7 @@ class Walk:
     def check(self) -> None:
         """Verify what the pools share against what each of them has."""
         stats = [pool.stats() for pool in self.pools]
-        budget = self.pools[0]._growth.budget.device
+        budget = parts_of(self.pools[0]).growth.budget.device
         committed = sum(one.committed_nbytes for one in stats)
         assert budget.committed_nbytes == committed == self.device.committed_nbytes
         assert committed <= 3000 * KIB

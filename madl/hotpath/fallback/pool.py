@@ -1,74 +1,611 @@
-"""Bins in front of the arenas' indexes, interpreted.
+"""The hot path in plain Python, for where nothing compiles: handles, bins, pools.
 
-Bins are lists, and ``append`` and ``pop`` are atomic. All that changes the index
-waits for an allocation that misses, under the pool's lock.
+An allocation takes the pool's lock. A free takes none, since it may run in a finalizer
+while its own thread holds the lock: it changes counts under a short guard, and leaves
+the block on a deque, which the next allocation sorts into bins. What each name is for
+stands in ``_compiled.pyx``, which is the product.
 """
 
+import ctypes
 import sys
 import threading
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NoReturn, Self
 
-from madl.hotpath.fallback.account import Account, charges
-from madl.hotpath.fallback.bins import LargeBin, Unbinning
-from madl.hotpath.fallback.block import NOWHERE, Block
-from madl.hotpath.fallback.duties import PoolDuties
-from madl.hotpath.fallback.hands import has_block_in_hand
-from madl.hotpath.fallback.lost import LostBlocks
-from madl.hotpath.fallback.memory import Memory, make_memory
-from madl.hotpath.fallback.wiping import Wiping
+from madl.backends.protocol import Capability
 from madl.hotpath.reentrancy import locks_held
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
+    Attached,
     BlockState,
     HotArena,
+    SlowPath,
     Watch,
+    special,
 )
-from madl.sizes import align_up
 
-MOST_SIZES_REMEMBERED = 1 << 16
+_MOST_BINS = 1 << 16
+_MOST_COUNTS = 20  # while other threads allocate and free
 
-active_watches = 0
-"""How many ``with madl.tag(...)`` and ``madl.record(...)`` are active anywhere."""
+_active_watches = 0
+_watching = threading.Lock()
 
 
 def change_watch_count(by: int) -> None:
-    """Tell every pool that a tag or a recording has become active, or has ended."""
-    global active_watches  # read on every allocation, where a look-up would cost more
-    active_watches += by
+    global _active_watches  # read on every allocation
+    with _watching:
+        _active_watches += by
 
 
-class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
-    """Bins in front of the arenas' indexes, and what every allocation counts.
+class Block:
+    """A part of an arena that is live, or free in a bin. One object for both lives."""
 
-    ``Pool`` adds everything that is not hot: growing, trimming, limits, statistics.
+    __slots__ = (
+        "arena",
+        "capacity",
+        "is_binned",  # a free puts it into its bin
+        "is_live",
+        "is_wiped",  # the host sets it to zero before others may have it
+        "nbytes",
+        "offset",
+        "taken",  # while in flight: the thread that has it, and its number; or None
+        "watch",
+    )
+
+    def __init__(self, arena: HotArena | None, offset: int, capacity: int) -> None:
+        self.arena = arena
+        self.offset = offset
+        self.capacity = capacity
+        self.is_binned = self.is_live = self.is_wiped = False
+        self.nbytes = 0
+        self.taken: tuple[int, int] | None = None
+        self.watch: Watch | None = None
+
+
+class _MadeByPools(type):
+    """Refuses a call of ``Memory``; pools call ``_make_memory``."""
+
+    def __call__(cls, *arguments: object, **options: object) -> NoReturn:
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+
+
+class Memory(Attached, metaclass=_MadeByPools):
+    """A piece of device memory, held until ``free()`` or until it is dropped.
+
+    Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
+    ``FreedMemoryError`` after ``free()``. A handle may be passed between threads; two
+    threads must not free, resize or write the same one at once.
     """
 
-    # What every allocation reads and writes: slots are faster than a large dict.
-    __slots__ = ("__dict__", "__weakref__", "_bins_by_request")
+    __slots__ = ("_block", "_nbytes", "_pool", "_root")
+
+    _block: Block | None
+    _nbytes: int
+    _pool: "HotPool"
+    _root: Any  # None, a Root, or what a slice was cut from
+
+    def free(self) -> None:
+        """Give the memory back to its pool.
+
+        The next ``allocate`` can hand the block out again, so nothing may read or
+        write it any more. While arrays or memoryviews of it live, the handle is dead
+        at once and the block goes back with the last of them.
+
+        Raises:
+            FreedMemoryError: It was freed before.
+            ValueError: It is a slice; free the memory that it was cut from.
+
+        Complexity: O(1). Thread-safe; takes no lock and never calls the device.
+        """
+        block = root = None
+        try:
+            with self._pool._bins.shared.guard:  # two threads may free the same handle
+                block, root = self._block, self._root
+                if block is not None and root is None:
+                    _end(self, block)
+                elif block is not None:
+                    self._block = self._root = None
+        finally:
+            if block is not None and root is None:
+                _finish(self._pool, block, is_dropped=False)
+        if block is None:
+            raise special["refuse_free"](self)
+        if root is not None and block.watch is not None:
+            block.watch.is_viewed = True
+
+    def __del__(self) -> None:
+        block = getattr(self, "_block", None)
+        # All globals are None at the interpreter's exit.
+        if block is None or self._root is not None or _end is None:
+            return
+        try:
+            with self._pool._bins.shared.guard:
+                _end(self, block)
+        finally:
+            _finish(self._pool, block, is_dropped=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._block is not None:
+            self.free()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes asked for."""
+        return self._nbytes
+
+    @property
+    def pool(self) -> "HotPool":
+        """The pool that the memory came from."""
+        return head_of(self._pool)
+
+    def __len__(self) -> int:
+        return self._nbytes
+
+    def __getitem__(self, part: slice) -> "Memory":
+        return special["cut"](self, part)  # type: ignore[no-any-return]  # as registered
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return special["memoryview"](self)  # type: ignore[no-any-return]  # as above
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise special["refuse_pickle"](self)
+
+    def __repr__(self) -> str:
+        return special["repr"](self)  # type: ignore[no-any-return]  # as above
+
+
+def _end(memory: Memory, block: Block) -> None:
+    """Count a block as free, and take it from its handle. The guard is held."""
+    bins = memory._pool._bins
+    shared = bins.shared
+    # No call before the last line, so that no signal handler comes between these.
+    shared.live_nbytes -= block.nbytes
+    shared.binned_nbytes += block.capacity
+    block.is_live = False
+    memory._block = None
+    if block.watch is not None or block.is_wiped:
+        block.taken = _IN_FREE  # recovery leaves it to _finish
+    elif block.arena is not None:
+        (bins.freed if block.is_binned else bins.returned).append(block)
+
+
+_IN_FREE = 0, 0
+
+
+def _finish(pool: "HotPool", block: Block, *, is_dropped: bool) -> None:
+    """Tell the watch of a free and wipe the block; then others may have it."""
+    try:
+        if block.taken is _IN_FREE:
+            watch, block.watch = block.watch, None
+            if watch is not None:
+                (watch.dropped if is_dropped else watch.freed)()
+    finally:
+        _return(pool, block)
+
+
+def _return(pool: "HotPool", block: Block) -> None:
+    bins = pool._bins
+    if block.taken is _IN_FREE:
+        if block.is_wiped:
+            address = block.arena.address + block.offset  # type: ignore[union-attr, operator]  # of host memory
+            ctypes.memset(address, 0, block.capacity)
+        with bins.shared.guard:
+            block.taken = block.watch = None
+            if block.arena is not None:
+                (bins.freed if block.is_binned else bins.returned).append(block)
+    if bins.returns_every_free:
+        pool._lane.freed_after_close()
+
+
+# As Memory() would, were it not refused.
+_make_memory: Callable[[], Memory] = type.__call__.__get__(Memory)
+
+
+class Root(ctypes.c_ubyte * sys.maxsize):  # type: ignore[misc]  # one type for all sizes: ctypes keeps each for ever
+    """The end of every view's chain of owners; it keeps the block until it ends."""
+
+    keeper: Memory
+    address: int
+    nbytes: int
+    # An attribute, since signal handlers run after a call of a function.
+    references = property(sys.getrefcount)
+
+    @classmethod
+    def over(cls, address: int, nbytes: int) -> Self:
+        root = cls.from_address(address)
+        root.address, root.nbytes = address, nbytes
+        # Let it end with its last view only: the collector ends the objects of a cycle
+        # in any order, while those that it has not come to yet may use a view.
+        ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(root))
+        return root
+
+    def view(self) -> memoryview:
+        return memoryview(self)[: self.nbytes].cast("B")
+
+
+class _Unviewed:
+    """Stands for a keeper whose root has no other reference."""
+
+    references = Root.references
+    _root: "_Unviewed"
+
+
+def _references_without_views() -> int:
+    """Return what a look at a root holds itself: each Python's own business."""
+    keeper = _Unviewed()
+    keeper._root = _Unviewed()
+    return keeper._root.references  # type: ignore[no-any-return]  # an int
+
+
+_WITHOUT_VIEWS = _references_without_views()
+
+
+def is_viewed(memory: Memory) -> bool:
+    return memory._root is not None and memory._root.references > _WITHOUT_VIEWS
+
+
+def keep_by(memory: Memory, root: Root) -> Root | None:
+    keeper = root.keeper = slice_of(memory._pool, None, memory._nbytes)
+    address, nbytes = root.address, root.nbytes
+    with memory._pool._bins.shared.guard:
+        block = memory._block
+        if block is None:
+            return None
+        if nbytes:
+            arena = block.arena
+            if nbytes != memory._nbytes or arena is None or arena.address is None:
+                return None
+            if arena.address + block.offset != address:
+                return None
+        if memory._root is None:
+            keeper._block = block
+            memory._root = root
+        return memory._root  # type: ignore[no-any-return]  # a root
+
+
+def _detach(memory: Memory) -> bool:
+    if memory._root is None:
+        return True
+    keeper = memory._root.keeper
+    # Out of other threads' reach while it is counted. In no variable: those of a frame
+    # that is traced are counted too.
+    keeper._root, memory._root = memory._root, None
+    if keeper._root.references > _WITHOUT_VIEWS:
+        memory._root, keeper._root = keeper._root, None
+        return False
+    keeper._block = keeper._root = None
+    return True
+
+
+def detach(memory: Memory) -> bool:
+    with memory._pool._bins.shared.guard:
+        return _detach(memory)
+
+
+def exchange(
+    memory: Memory, other: Memory, arena: HotArena | None, offset: int
+) -> bool:
+    with memory._pool._bins.shared.guard:
+        if not (_detach(other) and _detach(memory)):
+            return False
+        # No call from here on, so that no signal handler comes between.
+        block = memory._block
+        if block is None or memory._root is not None or other._root is not None:
+            return False
+        if block.arena is not arena or block.offset != offset:
+            return False
+        memory._block, other._block = other._block, block
+        memory._pool, other._pool = other._pool, memory._pool  # a lane may be merged
+        memory._nbytes, other._nbytes = other._nbytes, memory._nbytes
+        return True
+
+
+pool_of: "Callable[[Memory], HotPool]" = attrgetter("_pool")
+root_of: Callable[[Memory], Any] = attrgetter("_root")
+
+
+def place_of(memory: Memory) -> tuple[HotArena | None, int, int] | None:
+    block = memory._block
+    return None if block is None else (block.arena, block.offset, block.capacity)
+
+
+def watch_of(memory: Memory) -> Watch | None:
+    return None if memory._block is None else memory._block.watch
+
+
+def unbin(memory: Memory) -> None:
+    if memory._block is not None:
+        memory._block.is_binned = False
+
+
+def attach(methods: dict[str, object]) -> None:
+    for name, method in methods.items():
+        setattr(Memory, name, method)
+
+
+class Shared:
+    """What a pool and its lanes share: the lock, the guard, and all that is counted.
+
+    The guard is held for a few stores: where it is, nothing waits for anything else.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        # Arenas of small blocks, and of large ones, where a pool tells them apart.
-        self._bands: tuple[list[HotArena], list[HotArena]] = ([], [])
-        self._small_nbytes = sys.maxsize
-        self._most_nbytes = LARGEST_REQUEST_NBYTES  # or the limit: more is refused
-        self._bins: dict[int, list[Block]] = {}
-        self._filled_large_bins: dict[int, LargeBin] = {}
-        # The same lists by the size asked for, so that a hit need not round, each
-        # with what such an allocation adds to the account, and its free.
-        self._bins_by_request: dict[int, tuple[list[Block], int, int]] = {}
-        self._most_bins = MOST_SIZES_REMEMBERED
-        # By arena and offset: the streams, besides its own, that use a block.
-        self._users: dict[tuple[HotArena, int], list[Any]] = {}
-        self._placed: set[Block] = set()
-        self._lock = threading.Lock()
-        self._lock_holder = self._miss_count = 0
-        self._leash_nbytes = 0
-        self._account = Account()
-        self._stream_number = 0  # as recordings know it; lanes count 1, 2, ...
+        self.binned_nbytes = 0
+        self.live_nbytes = 0
+        self.live_high_water = 0
+        self.allocation_count = 0
+        self.placed_count = 0
+        self.was_interrupted = False
+        self.renew_lock()
 
-    @has_block_in_hand
+    def renew_lock(self) -> None:
+        self.lock = threading.Lock()
+        self.lock_holder = 0
+        self.guard = threading.RLock()
+
+    def recount(self, states: Callable[[], list[BlockState]]) -> bool:
+        for _ in range(_MOST_COUNTS):
+            before = self.live_nbytes, self.binned_nbytes, self.allocation_count
+            found = states()
+            live = sum(state.nbytes for state in found if state.is_live)
+            binned = sum(state.capacity for state in found if not state.is_live)
+            with self.guard:
+                now = self.live_nbytes, self.binned_nbytes, self.allocation_count
+                if now == before:
+                    self.live_nbytes, self.binned_nbytes = live, binned
+                    return True
+        return False
+
+
+class Bins:
+    """The blocks of one lane: in bins by capacity, returned, or live."""
+
+    def __init__(self) -> None:
+        self.shared = Shared()
+        self.bands: tuple[list[HotArena], list[HotArena]] = ([], [])
+        self.small_nbytes = sys.maxsize
+        self.most_nbytes = LARGEST_REQUEST_NBYTES
+        self.leash_nbytes = 0
+        self.users: dict[tuple[HotArena, int], list[Any]] = {}
+        self.stream_number = self.miss_count = 0
+        self.freed: deque[Block] = deque()  # since the last allocation, for their bins
+        self.returned: deque[Block] = deque()  # freed, and for no bin
+        self.returns_every_free = False
+        self._bins: dict[int, list[Block]] = {}
+        self._filled: tuple[dict[int, list[Block]], ...] = ({}, {})  # small, large
+        self._placed: set[Block] = set()
+        self._most_bins = _MOST_BINS
+        self._has_bins = True
+        self._zeroes_new = self._wipes_freed = self._asks = False
+
+    def join(self, other: "Bins") -> None:
+        self.shared = other.shared
+
+    def pass_by(self, *, zeroes_new: bool, wipes_freed: bool, asks: bool) -> None:
+        self._has_bins = False
+        self._zeroes_new = zeroes_new
+        self._wipes_freed = wipes_freed
+        self._asks = asks
+
+    def find(self, nbytes: int, lane: SlowPath) -> Block:
+        capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
+        ident = threading.get_ident()
+        if nbytes == 0:
+            return self.block_at(None, 0, 0, is_binned=False)
+        block: Block | None = None
+        if locks_held.get(ident):
+            block = lane.place_dedicated(nbytes)
+        else:
+            shared = self.shared
+            with shared.lock:
+                # No call before the lock is noted as held: see PoolLock.
+                shared.lock_holder = ident
+                locks_held[ident] = 1
+                try:
+                    if not shared.was_interrupted:  # else the slow path recovers first
+                        block = self._find_locked(capacity, ident, lane)
+                except BaseException:  # a signal handler's
+                    shared.was_interrupted = True
+                    raise
+                finally:
+                    locks_held[ident] = 0
+                    shared.lock_holder = 0
+            if block is None:
+                block = lane.place_slowly(nbytes, capacity, 0)
+        assert block is not None, "the slow path places a block or raises"
+        if self._zeroes_new:
+            lane.zero_new(block)
+        return block
+
+    def _find_locked(self, capacity: int, ident: int, lane: SlowPath) -> Block | None:
+        self._sort_freed()
+        home = self._bins.get(capacity)
+        if home:
+            block = home[-1]
+            # In flight before it leaves its bin, and no call between the two.
+            self.shared.placed_count += 1
+            block.taken = ident, self.shared.placed_count
+            del home[-1]
+            return block
+        self.miss_count += 1
+        while returned := self.take_back_returned():
+            lane.take_back(returned)
+        self._flush(self._filled[1])
+        if self.shared.binned_nbytes > self.leash_nbytes:
+            self._flush(self._filled[0])
+        for arena in self.bands[capacity > self.small_nbytes]:
+            offset = arena.blocks.allocate(capacity)
+            if offset >= 0:
+                return self.block_at(arena, offset, capacity, is_binned=True)
+        return None
+
+    def block_at(
+        self, arena: HotArena | None, offset: int, capacity: int, *, is_binned: bool
+    ) -> Block:
+        shared, ident = self.shared, threading.get_ident()
+        block = Block(arena, offset, capacity)
+        block.is_binned = is_binned and self._has_bins
+        block.is_wiped = self._wipes_freed and arena is not None
+        with shared.guard:
+            shared.placed_count += 1
+            block.taken = ident, shared.placed_count
+            if arena is not None:
+                shared.binned_nbytes += capacity
+                self._placed.add(block)
+        return block
+
+    def place_of(self, block: Block) -> tuple[HotArena, int, int] | None:
+        if block.arena is None:
+            return None
+        return block.arena, block.offset, block.capacity
+
+    def _sort_freed(self) -> None:
+        while self.freed:
+            block = self.freed.popleft()
+            if not block.is_binned:  # a stream's, since it was freed
+                self.returned.append(block)
+                continue
+            home = self._bin(block.capacity)
+            is_large = block.capacity > self.small_nbytes
+            # The lower of the two large blocks freed last on top: high pages stay idle.
+            if is_large and home and home[-1].offset < block.offset:
+                home.insert(-1, block)
+            else:
+                home.append(block)
+            self._filled[is_large][block.capacity] = home
+
+    def _bin(self, capacity: int) -> list[Block]:
+        home = self._bins.get(capacity)
+        if home is None:
+            if len(self._bins) >= self._most_bins:
+                used = {block.capacity for block in list(self._placed)}
+                self._bins = {n: one for n, one in self._bins.items() if n in used}
+                self._most_bins = max(_MOST_BINS, 2 * len(self._bins))
+            home = self._bins[capacity] = []
+        return home
+
+    @property
+    def bin_count(self) -> int:
+        return len(self._bins)
+
+    @property
+    def has_returned(self) -> bool:
+        return bool(self.returned)
+
+    def flush(self) -> None:
+        self._sort_freed()
+        for filled in self._filled:
+            self._flush(filled)
+
+    def _flush(self, filled: dict[int, list[Block]]) -> None:
+        for capacity, home in list(filled.items()):
+            while home:
+                self.unplace(home.pop())
+            del filled[capacity]
+
+    def take_back_returned(self) -> Block | None:
+        self._sort_freed()
+        while self.returned:
+            block = self.returned.popleft()
+            assert block.arena is not None, "blocks without bytes are never placed"
+            if self.users or self._asks or block.arena.is_dedicated:
+                return block
+            self.unplace(block)
+        return None
+
+    def unplace(self, block: Block) -> HotArena | None:
+        arena, shared = block.arena, self.shared
+        assert arena is not None, "blocks without bytes are never placed"
+        with shared.guard:
+            shared.binned_nbytes -= block.capacity
+            self._placed.discard(block)
+        arena.blocks.free(block.offset, block.capacity)
+        return arena if arena.is_dedicated else None
+
+    def return_since(self, placed_before: int) -> None:
+        if self.shared.placed_count == placed_before:
+            return
+        ident = threading.get_ident()
+        for block in list(self._placed):
+            taken = block.taken
+            if taken and taken[0] == ident and taken[1] > placed_before:
+                block.taken = None
+                self.returned.append(block)
+
+    def gather_lost(self) -> bool:
+        with self.shared.guard:  # no free is between its count and its list
+            listed = {*self.returned, *self.freed}
+            listed.update(block for home in self._bins.values() for block in home)
+            for block in list(self._placed):
+                if not (block.is_live or block.taken or block in listed):
+                    block.watch = None
+                    self.returned.append(block)
+        return True
+
+    def keep_contents(self) -> None:
+        self._wipes_freed = False
+        for block in list(self._placed):
+            block.is_wiped = False
+
+    def unbin_all(self) -> None:
+        for block in list(self._placed):
+            block.is_binned = False
+
+    def return_every_free(self) -> None:
+        self.returns_every_free = True
+        self.unbin_all()
+        with self.shared.guard:
+            for block in list(self._placed):  # of frees that were interrupted
+                if block.taken is _IN_FREE and not block.is_wiped:
+                    block.taken = block.watch = None
+                    self.returned.append(block)
+
+    def states(self) -> list[BlockState]:
+        with self.shared.guard:
+            return [
+                BlockState(
+                    block.arena,
+                    block.offset,
+                    block.capacity,
+                    block.is_live,
+                    block.nbytes,
+                    block.watch.tag if block.watch is not None else None,
+                    block.watch.stack if block.watch is not None else (),
+                )
+                for block in list(self._placed)
+                if block.arena is not None
+            ]
+
+
+class HotPool:
+    """Bins, and the slow path behind them. ``Pool`` adds all that is not hot."""
+
+    __slots__ = ("__dict__", "__weakref__", "_bins", "_head", "_lane")
+
+    device: str
+    capabilities: Capability
+
+    def __new__(cls, *_: object, **__: object) -> "HotPool":
+        made = super().__new__(cls)
+        made._bins = Bins()
+        return made
+
+    def __init__(
+        self,
+        lane: SlowPath,
+        lanes_seen: dict[object, "HotPool | None"],
+        head: "HotPool | None" = None,
+    ) -> None:
+        del lanes_seen  # only the compiled body looks lanes up by itself
+        self._lane = lane
+        self._head = head
+
     def allocate(
         self,
         nbytes: int | str,
@@ -94,207 +631,49 @@ class HotPool(LostBlocks, Unbinning, Wiping, PoolDuties):
         Complexity: O(1) when a block of the same rounded size was freed lately, else
         O(log n) in the pool's free blocks. Thread-safe.
         """
+        bins = self._bins
         if (
             nbytes.__class__ is not int
+            or not 0 < nbytes <= bins.most_nbytes  # type: ignore[operator]  # an int
             or alignment is not None
             or stream is not None
             or tag is not None
-            or active_watches
+            or _active_watches
         ):
-            return self._allocate_with(nbytes, alignment, stream, tag)
-        # The handle first: once there is a block, nothing may be called.
-        memory = make_memory()
+            return self._lane.allocate_with(self, nbytes, alignment, stream, tag)
+        placed_before = bins.shared.placed_count
         try:
-            home, charge, refund = self._bins_by_request[nbytes]
-            block = home.pop()
-        except (KeyError, IndexError):
-            return self._allocate_missing(nbytes)
-        except BaseException:  # a signal handler's, and the block may be in no bin
-            self._account.was_interrupted = True
-            raise
-        account = self._account
-        account.total = total = account.total + charge
-        if total > account.highest:
-            account.highest = total
-        block.nbytes = nbytes
-        block.refund = refund
-        memory._block = block
-        memory._root = None
-        memory._nbytes = nbytes
-        memory._pool = self
-        return memory
-
-    def _allocate_missing(self, nbytes: int) -> Memory:
-        """Allocate a size whose bin is empty."""
-        placed_before = self._account.placed_count
-        try:
-            return self._hand_out(self._miss(nbytes), nbytes, None)
+            return hand_out(self, bins.find(nbytes, self._lane), nbytes, None)  # type: ignore[arg-type]  # an int
         except BaseException:
-            self._return_since(placed_before)
+            bins.return_since(placed_before)
             raise
 
-    def _hand_out(self, block: Block, nbytes: int, watch: Watch | None) -> Memory:
-        """Count a block as live and make its handle."""
-        memory = self._handle(None, None, nbytes)
-        block.watch = watch
-        self._count_live(block, nbytes)
+
+def slice_of(pool: HotPool, root: object, nbytes: int) -> Memory:
+    memory = _make_memory()
+    memory._block, memory._root = None, root
+    memory._nbytes, memory._pool = nbytes, pool
+    return memory
+
+
+def hand_out(pool: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
+    memory = slice_of(pool, None, nbytes)
+    shared = pool._bins.shared
+    with shared.guard:
+        block.nbytes, block.watch = nbytes, watch
+        block.is_live, block.taken = True, None
+        shared.binned_nbytes -= block.capacity
+        shared.allocation_count += 1
+        shared.live_nbytes += nbytes
+        if shared.live_nbytes > shared.live_high_water:
+            shared.live_high_water = shared.live_nbytes
         memory._block = block
-        return memory
+    return memory
 
-    def _count_live(self, block: Block, nbytes: int) -> None:
-        charge, refund = charges(nbytes, block.capacity)
-        account = self._account
-        account.total = total = account.total + charge
-        if total > account.highest:
-            account.highest = total
-        block.nbytes = nbytes
-        block.refund = refund
-        block.taken = None
 
-    def _slice_of(self, root: object, nbytes: int) -> Memory:
-        """Return a handle without a block, whose root is what it was cut from."""
-        return self._handle(None, root, nbytes)
+bins_of: Callable[[HotPool], Bins] = attrgetter("_bins")
+lane_of: Callable[[HotPool], SlowPath] = attrgetter("_lane")
 
-    def _handle(self, block: Block | None, root: object, nbytes: int) -> Memory:
-        memory = make_memory()
-        memory._block, memory._root = block, root
-        memory._nbytes, memory._pool = nbytes, self
-        return memory
 
-    def _miss(self, nbytes: int) -> Block:
-        """Return a block for a size whose bin is empty; it counts as binned still."""
-        capacity = align_up(nbytes, BLOCK_GRANULARITY)
-        if nbytes == 0:
-            return Block(None, 0, 0, NOWHERE)
-        block: Block | None = None
-        ident = threading.get_ident()
-        if nbytes < 0 or locks_held.get(ident, 0):
-            block = self._place_apart(nbytes)
-        elif nbytes <= self._most_nbytes:
-            head = self if self._joined is None else self._joined
-            with self._lock:
-                head._lock_holder = ident  # a lane's own calls a setter
-                locks_held[ident] = 1
-                try:
-                    if not self._account.was_interrupted:  # that is put right first
-                        block = self._place(nbytes, capacity)
-                except BaseException:  # a signal handler's
-                    self._account.was_interrupted = True
-                    raise
-                finally:
-                    locks_held[ident] = 0
-                    head._lock_holder = 0
-        if block is None:
-            block = self._place_slowly(nbytes, capacity, 0)
-        if self._zeroes_new:
-            self._zero_new(block)
-        return block
-
-    def _place(self, nbytes: int, capacity: int) -> Block | None:
-        """Take a block from its bin, or from where no page is missing."""
-        home = self._bin(capacity)
-        if len(self._bins_by_request) >= MOST_SIZES_REMEMBERED:
-            self._bins_by_request.clear()
-        self._bins_by_request[nbytes] = (home, *charges(nbytes, capacity))
-        try:
-            return self._take(home.pop())
-        except IndexError:
-            self._miss_count += 1
-        self._take_back_returned()
-        while self._filled_large_bins:
-            self._flush_bin(self._filled_large_bins.popitem()[1])
-        if self._account.binned_nbytes > self._leash_nbytes:
-            self._flush()
-        for arena in self._bands[capacity > self._small_nbytes]:
-            offset = arena.blocks.allocate(capacity)
-            if offset >= 0:
-                return self._block_at(arena, offset, capacity, is_binned=True)
-        return None
-
-    def _bin(self, capacity: int) -> list[Block]:
-        home = self._bins.get(capacity)
-        if home is None:
-            if len(self._bins) >= self._most_bins:
-                self._drop_unused_bins()
-            is_large = capacity > self._small_nbytes
-            home = LargeBin(capacity, self._filled_large_bins) if is_large else []
-            self._bins[capacity] = home
-        return home
-
-    def _drop_unused_bins(self) -> None:
-        """Forget the sizes that no block has any more."""
-        used = {block.capacity for block in list(self._placed)}
-        self._bins = {size: home for size, home in self._bins.items() if size in used}
-        self._bins_by_request.clear()
-        self._most_bins = max(MOST_SIZES_REMEMBERED, 2 * len(self._bins))
-
-    def _block_at(
-        self, arena: HotArena, offset: int, capacity: int, *, is_binned: bool
-    ) -> Block:
-        """Return the block for a place that was taken; its free goes to its bin."""
-        is_binned = is_binned and self._has_bins
-        home = self._bin(capacity) if is_binned else self._unbinned
-        block = Block(arena, offset, capacity, home)
-        self._placed.add(block)
-        self._account.add_binned(capacity)
-        return self._take(block)
-
-    def _block_states(self) -> list[BlockState]:
-        """Return every placed block, live or free in a bin."""
-        return [
-            BlockState(
-                block.arena,
-                block.offset,
-                block.capacity,
-                block.refund != 0,
-                block.nbytes,
-                block.watch.tag if block.watch is not None else None,
-                block.watch.stack if block.watch is not None else (),
-            )
-            for block in list(self._placed)
-            if block.arena is not None
-        ]
-
-    def _flush(self) -> None:
-        """Give all binned blocks back to the index, where they coalesce."""
-        for home in filter(None, self._bins.values()):
-            self._flush_bin(home)
-
-    def _flush_bin(self, home: list[Block]) -> None:
-        while home:
-            try:
-                block = home.pop()
-            except IndexError:  # another thread took the last one
-                return
-            self._unplace(block)
-
-    @property
-    def _bin_count(self) -> int:
-        """Bins there are, empty ones too."""
-        return len(self._bins)
-
-    def _has_returned(self) -> bool:
-        """Whether blocks wait that belong to no bin."""
-        return bool(self._returned)
-
-    def _take_back_returned(self) -> None:
-        while self._returned:
-            block = self._returned.popleft()
-            if self._users or self._wipes_later:
-                assert block.arena is not None, "blocks without bytes are never placed"
-                self._unplace_when_unused(block, block.arena, block.offset)
-            else:
-                self._unplace(block)
-
-    def _unplace(self, block: Block) -> None:
-        self._account.add_binned(-block.capacity)
-        self._placed.discard(block)
-        self._give_back(block)
-
-    def _give_back(self, block: Block) -> None:
-        """Give a block's place back to the index, or to the device."""
-        arena = block.arena
-        assert arena is not None, "blocks without bytes are never placed"
-        arena.blocks.free(block.offset, block.capacity)
-        if arena.is_apart:
-            self._release_apart(arena)
+def head_of(pool: HotPool) -> HotPool:
+    return pool if pool._head is None else pool._head

@@ -1,11 +1,10 @@
 """Whether a pool is in debug mode, and what its device lets it do there."""
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from madl import settings
-from madl.backends.choices import GuardPagesBackend
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import HugePages
+from madl.backends.protocol import Capability, GuardPagesBackend, HugePages
 from madl.errors import MissingCapabilityError
 from madl.pool.debug.patterns import HostBytes, guard_bytes_of
 
@@ -14,12 +13,13 @@ Debug = Literal["pages"] | bool | None
 
 
 class DebugOptions(NamedTuple):
-    """What a pool's debug mode consists of, besides its class."""
+    """What a pool's debug mode consists of."""
 
+    is_on: bool = False
     front_nbytes: int = 0
     """Before each block's first byte, for guards."""
     has_guard_pages: bool = False
-    """Whether large blocks lie between OS pages that nobody may touch."""
+    """Whether large blocks lie between OS pages that cannot be touched."""
 
     @staticmethod
     def resolve(
@@ -54,7 +54,11 @@ class DebugOptions(NamedTuple):
                 )
         if has_guard_pages:
             has_guard_pages = _choose_guard_pages(backend, huge_pages, is_asked)
-        return DebugOptions(access.front_nbytes, has_guard_pages)
+        return DebugOptions(
+            is_on=True,
+            front_nbytes=access.front_nbytes,
+            has_guard_pages=has_guard_pages,
+        )
 
 
 def debug_wanted(debug: Debug, *, zero: object = False) -> Debug:
@@ -77,39 +81,22 @@ def debug_wanted(debug: Debug, *, zero: object = False) -> Debug:
     raise TypeError(f"debug must be True, False, 'pages' or None, got {debug!r}")
 
 
-def check_class(pool: Any, debug: Debug, *, zero: object) -> None:  # noqa: ANN401  # Pool, which is above this
-    """Refuse options that another class than that of a new pool is for.
-
-    Raises:
-        ValueError: They came to ``Pool.__init__`` alone, as from a derived class.
-    """
-    if bool(debug_wanted(debug, zero=zero)) != pool.is_debugging:
-        name = type(pool).__name__
-        made = "in" if pool.is_debugging else "without"
-        raise ValueError(
-            f"{name} passes debug={debug!r} and zero={zero!r} to Pool.__init__ when "
-            f"its pool has been made {made} debug mode, by what Pool.__new__ got. Try: "
-            f"{name}(debug={bool(debug)}), or a __new__ that passes on the same"
-        )
-
-
 def _choose_guard_pages(
     backend: CountedBackend,
     huge_pages: HugePages,
     is_asked: bool,  # as in resolve
 ) -> bool:
-    """Let the backend keep everybody off what is not committed; return whether."""
+    """Let the backend make what is not committed inaccessible; return whether."""
     try:
         if huge_pages == "explicit":  # each is all of it accessible, or none
             raise MissingCapabilityError(
                 backend.device, "guard pages beside huge ones", "leave out huge_pages="
             )
-        # isinstance would look at all members of the protocol, and import for it.
-        if not hasattr(backend.inner, "choose_guard_pages"):
+        if Capability.GUARD_PAGES not in backend.capabilities:
             raise MissingCapabilityError(
                 backend.device, "OS pages that guard blocks", "debug=True"
             )
-        cast("GuardPagesBackend", backend.inner).choose_guard_pages()
+        cast("GuardPagesBackend", backend.backend).choose_guard_pages()
     except MissingCapabilityError:
         if is_asked:
             raise

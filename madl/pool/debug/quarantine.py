@@ -4,9 +4,9 @@ from collections import deque
 from typing import NamedTuple
 
 from madl.hotpath import Block, HotArena
-from madl.pool.allocate import SlowPool
 from madl.pool.debug.guards import Guard
 from madl.pool.stream_order import StreamOrder
+from madl.pool.streams import Served
 
 MOST_NBYTES = 64 << 20
 """Held back at once by a pool without a limit."""
@@ -18,8 +18,7 @@ LIMIT_DIVISOR = 8
 class Held(NamedTuple):
     """A freed block."""
 
-    lane: SlowPool | None
-    """Of the block; ``None`` for the pool itself, which would keep itself alive."""
+    lane: Served
     block: Block
     guard: Guard
     place: tuple[HotArena, int]
@@ -36,7 +35,7 @@ class Quarantine:
             self.most_nbytes = min(MOST_NBYTES, limit_nbytes // LIMIT_DIVISOR)
         self.nbytes = 0
         self.arriving: deque[Held] = deque()
-        """Those that nobody has looked at yet."""
+        """Those that have not been looked at yet."""
         self._held: deque[Held] = deque()
 
     def arrive(self, held: Held) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from madl import OutOfMemoryError, Pool
 from madl.integrations.cuda_core import memory_resource
+from madl.pool.allocate import parts_of
 from tests.backends.cuda.content import MIB
 from tests.backends.cuda.emulator import Emulator
 from tests.programs import endings
@@ -122,7 +123,9 @@ def test_a_free_inside_a_call_of_the_pool_waits_for_the_next_allocation(
     resource = memory_resource(pool)
     buffer = resource.allocate(1000, stream=stream)
 
-    pool._locked(lambda: buffer.close(other))  # as when the collector runs there
+    parts_of(pool).lock.hold(
+        lambda: buffer.close(other)
+    )  # as when the collector runs there
 
     assert pool.stats().live_nbytes == 1000
     resource.allocate(2000, stream=stream).close()

@@ -6,11 +6,13 @@ CuPy that ask nothing of a device.
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from madl import FreedMemoryError, OutOfMemoryError, Pool
 from madl.integrations.cupy import PoolAllocator, memory_of, record_stream
+from madl.pool.allocate import parts_of
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
 from tests.backends.cuda.test_streams import make_stream
@@ -74,7 +76,8 @@ def test_a_block_waits_for_a_stream_that_uses_it_too(
     array = cupy.empty(1000, "u1")
     address = array.data.ptr
     other = make_stream()
-    pool._backend.fill(*place(memory_of(array)), 0, stream=other)
+    backend: Any = parts_of(pool).backend.backend
+    backend.fill(*place(memory_of(array)), 0, stream=other)
 
     record_stream(array, other)
     del array

@@ -2,12 +2,14 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from madl import MissingCapabilityError, OutOfMemoryError, Pool
 from madl.integrations.numba import memory_of, pool_of, record_stream, use_pool
+from madl.pool.allocate import parts_of
 from tests.backends.cuda.content import MIB, place
 from tests.backends.cuda.emulator import Emulator
 from tests.programs import endings, run
@@ -60,7 +62,8 @@ def test_a_block_waits_for_a_stream_that_uses_it_too(
     stream = cuda.stream()
     array = cuda.device_array(1000, np.uint8)
     address = memory_of(array).address
-    pool._backend.fill(*place(memory_of(array)), 0, stream=stream)
+    backend: Any = parts_of(pool).backend.backend
+    backend.fill(*place(memory_of(array)), 0, stream=stream)
 
     record_stream(array, stream)
     del array

@@ -12,6 +12,7 @@ import madl
 from madl import BackendError, Memory, Pool
 from madl.memory import staging
 from madl.memory.staging import PIECE_NBYTES, SMALLEST_NBYTES
+from madl.pool.allocate import parts_of
 from tests.backends.cuda.content import MIB
 from tests.backends.cuda.emulator import ILLEGAL_ADDRESS, OUT_OF_MEMORY, Emulator
 from tests.backends.cuda.test_foreign import Lent
@@ -142,7 +143,7 @@ def test_a_copy_is_behind_what_is_queued_in_its_stream(emulator: Emulator) -> No
 def test_a_graph_captures_a_direct_copy(emulator: Emulator) -> None:
     stream = make_stream()
     memory = Pool("cuda:0").allocate(NBYTES, stream=stream)
-    device = memory.pool._backend.inner._device
+    device = parts_of(memory.pool).backend.backend._device
     blocks = emulator.count("host_blocks")
 
     with device.current():

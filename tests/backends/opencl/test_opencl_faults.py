@@ -6,6 +6,7 @@ import pytest
 
 from madl import BackendCallError, MadlError, OutOfMemoryError, Pool
 from madl.backends.opencl import OpenclBackend
+from madl.pool.allocate import parts_of
 from tests.backends.opencl.device import pyopencl_or_skip
 from tests.backends.opencl.faults import (
     ALLOCATION_FAILURE,
@@ -33,7 +34,7 @@ def open_pool(
 
 def use(pool: Pool, queue: object) -> None:
     """Call everything that a pool of this device can do."""
-    backend: Any = pool._backend
+    backend: Any = parts_of(pool).backend.backend
     small, large = pool.allocate(1000), pool.allocate(3 * MIB)
     try:
         small.copy_from(bytes(range(250)) * 4)

@@ -4,7 +4,7 @@ import pytest
 
 from madl import Pool, PoolSnapshot
 from madl.diagnostics.occupancy import occupancy_line
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot
 
 PAGE = 1000
 

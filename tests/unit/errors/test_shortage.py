@@ -12,6 +12,7 @@ from madl import OutOfMemoryError, OutOfMemoryReport, Pool
 from madl.backends.protocol import MemoryInfo, Reservation
 from madl.backends.sim import SimBackend
 from madl.errors.report import Group, NativeFailure, OtherPools
+from madl.pool.allocate import parts_of
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from tests.fakes import FakeBackend
 from tests.shortages import advice_of, check_sums, fill, leak, report_of
@@ -41,7 +42,7 @@ def test_a_limit_that_is_too_low_says_which_would_do(pool: Pool) -> None:
 
     check_sums(report)
     enough = advice_of(report).partition("a limit of ")[2].rstrip(".")
-    with Pool(pool._backend.inner, limit=enough) as larger:
+    with Pool(parts_of(pool).backend.backend, limit=enough) as larger:
         again = [larger.allocate(memory.nbytes) for memory in held]
         assert larger.allocate(40 * MIB + 1).nbytes + sum(m.nbytes for m in again)
 

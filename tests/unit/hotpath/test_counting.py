@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from madl import Pool
-from madl.hotpath.counting import Counting
-from madl.hotpath.reentrancy import is_inside
+from madl.hotpath.reentrancy import Counting, is_inside
+from madl.pool.allocate import parts_of
 
 
 def test_who_counts_is_inside_until_the_outermost_count_ends() -> None:
@@ -42,7 +42,7 @@ def test_an_allocation_in_the_middle_of_a_count_waits_for_no_pool() -> None:
             with counting:
                 has_counted.set()
 
-        pool._locked(count)
+        parts_of(pool).lock.hold(count)
 
     thread = threading.Thread(target=hold_the_pool_and_count)
     with counting:

@@ -5,9 +5,9 @@ import inspect
 import pytest
 
 from madl.hotpath import IS_COMPILED, HotPool, Memory
-from madl.hotpath.fallback import memory, pool
+from madl.hotpath.fallback import pool
 
-BODIES = [(Memory, memory.Memory), (HotPool, pool.HotPool)]
+BODIES = [(Memory, pool.Memory), (HotPool, pool.HotPool)]
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="there is one body")

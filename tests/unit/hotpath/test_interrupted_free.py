@@ -4,7 +4,7 @@ import pytest
 
 import madl
 from madl import Memory, Pool, hotpath
-from madl.pool import events
+from madl.pool import tracking
 from madl.stacks import Stack
 
 
@@ -27,10 +27,10 @@ def pool() -> Pool:
 
 @pytest.fixture
 def watched(pool: Pool) -> Memory:
-    events.listeners.append(Failing())
+    tracking.listeners.append(Failing())
     hotpath.change_watch_count(+1)
     memory = pool.allocate(100)
-    events.listeners.clear()
+    tracking.listeners.clear()
     hotpath.change_watch_count(-1)
     return memory
 
@@ -55,10 +55,10 @@ def test_and_is_freed_once(pool: Pool, watched: Memory) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_handle_that_is_dropped_likewise(pool: Pool) -> None:
-    events.listeners.append(Failing())
+    tracking.listeners.append(Failing())
     hotpath.change_watch_count(+1)
     memory = pool.allocate(100)
-    events.listeners.clear()
+    tracking.listeners.clear()
     hotpath.change_watch_count(-1)
 
     del memory

@@ -1,14 +1,12 @@
 """Memory that the CPU cannot reach: copies, fills and views are the device's."""
 
-from collections.abc import Iterator
-
 import pytest
 
 import madl
 import madl.testing
 from madl import Capability, FreedMemoryError, Memory, MissingCapabilityError, Pool
 from madl import hotpath as hot
-from madl.backends.protocol import MemoryInfo, Reservation
+from madl.backends.protocol import Backend, MemoryInfo, Reservation
 from madl.memory.copies import STAGE_NBYTES
 
 ALL = Capability.COPY | Capability.FILL | Capability.VIEW | Capability.STREAM_ORDERED
@@ -102,7 +100,18 @@ class ByteDevice:
 
 
 class PeerDevice(ByteDevice):
-    """A device that copies from others of its kind."""
+    """A device that copies from others of its kind, but for what the CPU reaches."""
+
+    def __init__(self, capabilities: Capability = ALL, device: str = "bytes") -> None:
+        super().__init__(capabilities | Capability.PEER_COPY, device)
+
+    def reaches(self, backend: Backend) -> bool:
+        both = self.capabilities | backend.capabilities
+        is_other = isinstance(backend, PeerDevice) and backend.device != self.device
+        return is_other and not both & (Capability.PINNED | Capability.MANAGED)
+
+    def shares_streams(self, backend: Backend) -> bool:
+        return False
 
     def copy_from_device(
         self,
@@ -137,27 +146,34 @@ def pool(device: ByteDevice) -> Pool:
 
 
 class Owners:
-    """Which stream owns a memory, for tests: what the pool knows elsewhere."""
+    """Which stream owns a memory, for tests: what its lane knows elsewhere."""
 
     def __init__(self) -> None:
         self.of: dict[int, object] = {}
         self.recorded: list[tuple[int, object]] = []
+        self._asked: Memory | None = None
 
-    def stream(self, memory: Memory) -> object:
-        return self.of.get(id(memory))
+    def pool_of(self, memory: Memory) -> hot.HotPool:
+        self._asked = memory
+        return hot.pool_of(memory)
 
-    def record(self, memory: Memory, stream: object) -> None:
+    def lane_of(self, pool: hot.HotPool) -> "Owners":
+        return self
+
+    @property
+    def stream(self) -> object:
+        return self.of.get(id(self._asked))
+
+    def record_stream(self, memory: Memory, stream: object) -> None:
         self.recorded.append((id(memory), stream))
 
 
 @pytest.fixture
-def owners() -> Iterator[Owners]:
-    from madl.memory import methods as memory
-
+def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
     owners = Owners()
-    hot.register_cold({"stream": owners.stream, "record_stream": owners.record})
-    yield owners
-    hot.register_cold({"stream": memory.stream, "record_stream": memory.record_stream})
+    monkeypatch.setattr("madl.memory.methods.pool_of", owners.pool_of)
+    monkeypatch.setattr("madl.memory.methods.lane_of", owners.lane_of)
+    return owners
 
 
 def test_bytes_go_to_the_device_and_back(pool: Pool) -> None:

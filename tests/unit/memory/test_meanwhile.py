@@ -11,6 +11,7 @@ import pytest
 
 from madl import FreedMemoryError, Memory, Pool, Spillable, hotpath
 from madl.backends.protocol import Capability
+from madl.hotpath import detach
 from madl.testing import FakeBackend
 from tests.interruptions import comes_between, is_interrupted
 
@@ -26,7 +27,7 @@ class Scene:
         self.memory = self.pool.allocate(SIZE)
         self.memory.copy_from(FIRST * SIZE)
         if not had_views:
-            assert self.memory._detach()
+            assert detach(self.memory)
         self.views: list[memoryview] = []
         self.slices: list[Memory] = []
         self.others: list[Memory] = []

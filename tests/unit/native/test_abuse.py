@@ -10,6 +10,7 @@ import pytest
 from madl import Memory, MissingCapabilityError, Pool
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Reservation
+from madl.pool.allocate import parts_of
 
 native = pytest.importorskip("madl.native.functions")
 
@@ -144,7 +145,7 @@ def test_what_is_released_may_have_a_finalizer_that_allocates() -> None:
     pool.allocate(512).free()
     backend.is_armed = True
     kept = pool.allocate(60 << 20)
-    for arena in pool._growth.apart.arenas:
+    for arena in parts_of(pool).dedicated.arenas:
         arena.loud = Loud()  # type: ignore[attr-defined]
     del arena
     inside.clear()

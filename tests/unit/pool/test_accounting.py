@@ -9,8 +9,9 @@ import pytest
 
 from madl import Pool
 from madl.errors import CorruptedPoolError
-from madl.hotpath import BlockState
-from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot
+from madl.hotpath import BlockState, place_of
+from madl.pool.allocate import parts_of
+from madl.pool.stats import ArenaSnapshot, BlockSnapshot
 from tests.fakes import FakeBackend
 from tests.interruptions import comes_between
 
@@ -182,7 +183,7 @@ def test_others_may_use_new_tags_while_figures_are_made() -> None:
         use_tag(pool, "known")
         use_new = functools.partial(use_tag, pool, "new")
         is_inside = comes_between(pool.stats, moments, use_new)
-        assert not pool._was_interrupted
+        assert not parts_of(pool).shared.was_interrupted
 
     assert moments > 20
 
@@ -193,7 +194,7 @@ def use_tag(pool: Pool, tag: str) -> None:
 
 def test_check_sees_a_block_whose_place_is_free_too(pool: Pool) -> None:
     memory = pool.allocate(1000)
-    placed = memory._place()
+    placed = place_of(memory)
     assert placed is not None
     arena, offset, capacity = placed
     assert arena is not None
@@ -209,7 +210,7 @@ def test_check_sees_a_block_whose_place_is_free_too(pool: Pool) -> None:
 
 def test_check_sees_a_place_that_belongs_to_nobody(pool: Pool) -> None:
     memory = pool.allocate(1000)
-    placed = memory._place()
+    placed = place_of(memory)
     assert placed is not None
     arena = placed[0]
     assert arena is not None
@@ -229,12 +230,12 @@ def test_check_sees_a_place_that_belongs_to_nobody(pool: Pool) -> None:
 def test_check_knows_that_what_is_placed_apart_is_placed_without_the_lock(
     pool: Pool,
 ) -> None:
-    arena, _ = pool._growth.apart.place(8192, 0)  # its block is what comes next
+    arena, _ = parts_of(pool).dedicated.place(8192, 0)  # its block is what comes next
 
     pool.check()
 
     assert pool.snapshot().arenas[-1].nbytes == arena.nbytes
-    pool._growth.apart.release(arena)
+    parts_of(pool).dedicated.release(arena)
 
 
 def test_whoever_frees_may_wait_for_the_lock_that_check_takes(
@@ -243,25 +244,28 @@ def test_whoever_frees_may_wait_for_the_lock_that_check_takes(
     """As does a finalizer that allocates, in the middle of a free of a tagged block."""
     is_looking, is_freeing = threading.Event(), threading.Event()
 
-    class Looked(Pool):
-        def _all_states(self) -> list[BlockState]:
-            if is_freeing.is_set():
-                is_looking.set()
-                time.sleep(0.01)  # for the other to come to the lock
-            return super()._all_states()
+    watched = Pool(FakeBackend())
+    streams = parts_of(watched).streams
+    states = streams.states
+
+    def looked_at() -> list[BlockState]:
+        if is_freeing.is_set():
+            is_looking.set()
+            time.sleep(0.01)  # for the other to come to the lock
+        return states()
 
     class Allocating:
         def allocated(self, *_: object) -> int:
             return 0
 
         def freed(self, allocation_id: int) -> None:
-            monkeypatch.setattr("madl.pool.events.listeners", [])
+            monkeypatch.setattr("madl.pool.tracking.listeners", [])
             is_freeing.set()
             assert is_looking.wait(10)
             watched.allocate(12_345).free()  # misses, so it takes the lock
 
-    watched = Looked(FakeBackend())
-    monkeypatch.setattr("madl.pool.events.listeners", [Allocating()])
+    monkeypatch.setattr(streams, "states", looked_at)
+    monkeypatch.setattr("madl.pool.tracking.listeners", [Allocating()])
     memory = watched.allocate(100, tag="a")
     thread = threading.Thread(target=memory.free)
     thread.start()

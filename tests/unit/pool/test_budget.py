@@ -8,6 +8,7 @@ import pytest
 import madl
 from madl import CorruptedPoolError, OutOfMemoryError, Pool
 from madl.backends.sim import SimBackend
+from madl.pool.allocate import parts_of
 from tests.interruptions import comes_between
 
 UNIT = 16 << 10
@@ -31,7 +32,7 @@ class Case:
         return True
 
     def trim_after_an_interruption(self) -> None:
-        self.pool._was_interrupted = True
+        parts_of(self.pool).shared.was_interrupted = True
         self.pool.trim()
 
     def take_more(self) -> None:
@@ -40,7 +41,7 @@ class Case:
 
     def verify(self) -> None:
         """The figures are those of what is there, and within the limits."""
-        shared = self.pool._growth.budget.device
+        shared = parts_of(self.pool).growth.budget.device
         while self.take():
             pass
         self.pool.check()
@@ -83,7 +84,9 @@ def test_a_refusal_without_pooling_is_no_interruption() -> None:
     pool = Pool(SimBackend(), limit=4 * UNIT, page_size=UNIT, pooling=False)
     held = pool.allocate(3 * UNIT)
     seen: list[bool] = []
-    pool.on_out_of_memory(lambda nbytes: seen.append(pool._was_interrupted))
+    pool.on_out_of_memory(
+        lambda nbytes: seen.append(parts_of(pool).shared.was_interrupted)
+    )
 
     with pytest.raises(OutOfMemoryError):
         pool.allocate(2 * UNIT)
@@ -96,7 +99,7 @@ def test_check_sees_committed_bytes_that_nobody_counts() -> None:
     pool = Pool(SimBackend(), limit=4 * UNIT, page_size=UNIT)
     held = pool.allocate(3 * UNIT)
     committed = pool.stats().committed_nbytes
-    pool._growth.budget.committed_nbytes -= 512
+    parts_of(pool).growth.budget.committed_nbytes -= 512
 
     with pytest.raises(CorruptedPoolError) as caught:
         pool.check()
@@ -106,14 +109,14 @@ def test_check_sees_committed_bytes_that_nobody_counts() -> None:
         (committed - 512, committed),
         (committed, committed),
     )
-    pool._growth.budget.committed_nbytes += 512
+    parts_of(pool).growth.budget.committed_nbytes += 512
     pool.check()
     held.free()
 
 
 def test_and_those_that_the_device_counts_for_a_pool_that_has_none() -> None:
     pool = Pool(SimBackend(), limit=4 * UNIT, page_size=UNIT)
-    budget = pool._growth.budget
+    budget = parts_of(pool).growth.budget
     budget.device.correct(budget, 512)
 
     with pytest.raises(CorruptedPoolError) as caught:

@@ -9,6 +9,7 @@ import pytest
 from madl import Memory, OutOfMemoryError, Pool, hotpath
 from madl.backends.protocol import Capability
 from madl.backends.sim import SimBackend
+from madl.pool.allocate import parts_of
 from madl.testing import FakeBackend
 from tests.interruptions import is_interrupted
 
@@ -156,8 +157,8 @@ def verify(case: Case) -> None:
     pool.close()
     assert pool.stats().committed_nbytes == 0
     # Limits of a tag may count what was interrupted, and never less than there is.
-    assert pool._growth.budget.device.tag("model").live_nbytes >= 0
-    assert pool._growth.budget.device.committed_nbytes == 0
+    assert parts_of(pool).growth.budget.device.tag("model").live_nbytes >= 0
+    assert parts_of(pool).growth.budget.device.committed_nbytes == 0
     assert case.device.committed_nbytes == 0
 
 

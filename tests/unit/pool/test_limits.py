@@ -12,6 +12,7 @@ import madl
 from madl import Memory, OutOfMemoryError, Pool, SoftLimitWarning
 from madl.backends.sim import SimBackend
 from madl.errors.report import TagLimit
+from madl.pool.allocate import parts_of
 from madl.stacks import Stack
 from tests.fakes import FakeBackend, Fault
 from tests.shortages import advice_of, check_sums, report_of
@@ -182,7 +183,7 @@ def test_a_failure_gives_back_what_was_claimed(
     pool = Pool(SimBackend(total_nbytes=4 * MIB))
     with madl.tag("a", limit="100 MiB"):
         if fails == "listener":
-            monkeypatch.setattr("madl.pool.events.listeners", [Failing()])
+            monkeypatch.setattr("madl.pool.tracking.listeners", [Failing()])
         for _ in range(3):
             with pytest.raises((OutOfMemoryError, KeyError)):
                 pool.allocate(60 * MIB if fails != "tag" else 101 * MIB)
@@ -190,7 +191,7 @@ def test_a_failure_gives_back_what_was_claimed(
         assert pool.allocate(MIB).nbytes == MIB
 
     assert pool.stats().tags["a"].live_nbytes == 0
-    assert pool._growth.budget.device.tag("a").live_nbytes == 0
+    assert parts_of(pool).growth.budget.device.tag("a").live_nbytes == 0
 
 
 def test_a_view_keeps_what_it_claims() -> None:
@@ -241,7 +242,8 @@ def test_threads_never_pass_the_limit_of_a_tag_together() -> None:
                 except OutOfMemoryError:
                     continue
                 most[0] = max(
-                    most[0], pool._growth.budget.device.tag("shared").live_nbytes
+                    most[0],
+                    parts_of(pool).growth.budget.device.tag("shared").live_nbytes,
                 )
                 memory.free()
 
@@ -376,7 +378,7 @@ def test_a_device_that_fails_gives_back_what_was_claimed(
         except madl.MadlError:
             continue
 
-    budget = pool._growth.budget
+    budget = parts_of(pool).growth.budget
     assert budget.device.committed_nbytes == budget.committed_nbytes
     pool.check()
     held.clear()
@@ -404,7 +406,7 @@ def test_threads_never_pass_the_limit_of_a_device_together() -> None:
     for thread in threads:
         thread.join()
 
-    budget = pools[0]._growth.budget.device
+    budget = parts_of(pools[0]).growth.budget.device
     assert budget.committed_nbytes == sum(p.stats().committed_nbytes for p in pools)
 
 
@@ -469,7 +471,7 @@ def test_a_warning_that_is_an_error_changes_nothing(limits: str) -> None:
 
     stats = pool.stats()
     assert (stats.live_nbytes, stats.cached_nbytes) == (0, 0)
-    assert pool._growth.budget.device.tag("a").live_nbytes == 0
+    assert parts_of(pool).growth.budget.device.tag("a").live_nbytes == 0
     pool.check()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from madl import Pool
 from madl.backends.protocol import Reservation
+from madl.pool.allocate import parts_of
 from tests.fakes import FakeBackend
 
 PAGE = 16 * 1024
@@ -83,12 +84,12 @@ def test_who_may_not_wait_gets_a_block_with_its_guards() -> None:
         has_lock.set()
         may_go.wait(10)
 
-    holder = threading.Thread(target=lambda: pool._locked(hold))
+    holder = threading.Thread(target=lambda: parts_of(pool).lock.hold(hold))
     holder.start()
     has_lock.wait()
     try:
         # As a finalizer does in the middle of a call of another pool.
-        memory = other._locked(lambda: pool.allocate(4096))
+        memory = parts_of(other).lock.hold(lambda: pool.allocate(4096))
     finally:
         may_go.set()
         holder.join()
@@ -111,6 +112,6 @@ def test_what_was_freed_beside_a_failed_call_of_a_closed_pool_goes_back() -> Non
         raise LookupError
 
     with pytest.raises(LookupError):
-        pool._locked(fail)
+        parts_of(pool).lock.hold(fail)
 
     assert pool.stats().committed_nbytes == 0

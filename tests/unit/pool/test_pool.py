@@ -12,6 +12,7 @@ import madl
 from madl import Memory, Pool
 from madl.backends.protocol import Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
+from madl.pool.allocate import parts_of
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from madl.stacks import Stack
 from tests.fakes import ALIGNMENT, FakeBackend, Fault
@@ -313,7 +314,7 @@ def test_a_free_waits_for_no_one_who_is_in_a_closed_pool(
     memory = pool.allocate(100)
     pool.close()
 
-    with pool._lock:
+    with parts_of(pool).shared.lock:
         memory.free()
         assert backend.reservations != {}
     pool.stats()
@@ -402,13 +403,13 @@ def test_a_listener_that_raises_changes_nothing(pool: Pool) -> None:
     broken = Broken()
     pool.allocate(100, tag="t").free()
     before = figures(pool)[:2], pool.stats().tags
-    madl.pool.events.listeners.append(broken)
+    madl.pool.tracking.listeners.append(broken)
 
     try:
         with pytest.raises(OSError, match="no space left"):
             pool.allocate(100, tag="t")
     finally:
-        madl.pool.events.listeners.remove(broken)
+        madl.pool.tracking.listeners.remove(broken)
 
     assert (figures(pool)[:2], pool.stats().tags) == before
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from madl import OutOfMemoryError, Pool, stacks
+from madl.pool.allocate import parts_of
 from tests.interruptions import comes_between
 
 MIB = 1 << 20
@@ -190,7 +191,7 @@ def test_reclaimers_that_come_at_once_are_all_registered(pool: Pool) -> None:
         removals.append(pool.on_out_of_memory(lambda _: None))
 
     for _ in every_moment(register, register):
-        steps = list(pool._reclaimers.steps(1))
+        steps = list(parts_of(pool).reclaimers.steps(1))
         assert len(steps) == len(removals) + 1  # and the collector
 
 
@@ -202,7 +203,7 @@ def test_one_that_goes_while_another_comes_is_gone() -> None:
         remove = pool.on_out_of_memory(lambda _: None)
         register = functools.partial(pool.on_out_of_memory, lambda _: None)
         is_inside = comes_between(register, moments, remove)
-        left = len(list(pool._reclaimers.steps(1))) - 1  # the collector
+        left = len(list(parts_of(pool).reclaimers.steps(1))) - 1  # the collector
         assert left == (1 if is_inside else 2)
 
     assert moments > 2

@@ -17,7 +17,9 @@ from madl import (
 )
 from madl.backends.cpu import CpuBackend
 from madl.backends.protocol import Backend, Capability, Reservation
+from madl.hotpath import place_of
 from madl.memory.place import reserved_place
+from madl.pool.allocate import parts_of
 from madl.pool.options import Zero
 from madl.testing import FakeBackend, Fault
 from madl.testing.fake_bytes import GARBAGE
@@ -57,12 +59,12 @@ class Place:
     """Where a block lies, for who looks at it once it was freed."""
 
     def __init__(self, memory: Memory) -> None:
-        placed = memory._place()
+        placed = place_of(memory)
         assert placed is not None
         arena, self.offset, self.nbytes = placed
         assert arena is not None
         self._reservation = reserved_place(arena, 0)[0]
-        self._backend = memory._pool._backend
+        self._backend = parts_of(memory._pool).backend.backend
 
     def content(self) -> set[int]:
         """Return the values that are in it now."""
@@ -188,7 +190,7 @@ def test_a_call_within_a_call_is_wiped_as_well() -> None:
         memory.free()
         return place.content()
 
-    assert pool._locked(handler) == {0}
+    assert parts_of(pool).lock.hold(handler) == {0}
 
 
 def test_a_free_does_not_call_the_device_and_trim_wipes() -> None:
@@ -348,7 +350,7 @@ class Capturing(FakeBackend):
 
 
 def test_nothing_is_wiped_by_a_graph() -> None:
-    backend = Capturing(capabilities=STREAMS)
+    backend = Capturing(capabilities=STREAMS | Capability.CAPTURE)
     pool = Pool(backend, zero="free")
     neighbour, memory = filled(pool), filled(pool)
     place = Place(memory)
@@ -365,7 +367,7 @@ def test_nothing_is_wiped_by_a_graph() -> None:
 
 
 def test_a_graph_cannot_be_handed_zeros() -> None:
-    backend = Capturing(capabilities=STREAMS)
+    backend = Capturing(capabilities=STREAMS | Capability.CAPTURE)
     pool = Pool(backend, zero=True)
     backend.is_in_capture = True
 

@@ -25,6 +25,7 @@ from madl.backends.protocol import Capability, Reservation
 from madl.backends.sim import SimBackend
 from madl.errors.damage import OVERRUN, UNDERRUN, USE_AFTER_FREE, Damage
 from madl.memory.place import locate, reserved_place
+from madl.pool.allocate import parts_of
 from madl.pool.debug.options import DebugOptions
 from madl.pool.debug.patterns import FREED, FRESH, FRONT_NBYTES
 from madl.pool.options import Zero
@@ -501,33 +502,25 @@ class Late(Pool):
         super().__init__("cpu", debug=debug or not zero, zero=zero)
 
 
-def test_a_kind_of_pool_that_asks_too_late_is_refused() -> None:
-    with pytest.raises(ValueError, match="debug") as caught:
-        Late()
-
-    assert str(caught.value) == (
-        "Late passes debug=True and zero=False to Pool.__init__ when its pool has "
-        "been made without debug mode, by what Pool.__new__ got. Try: "
-        "Late(debug=True), or a __new__ that passes on the same"
-    )
-    assert Late(debug=True).is_debugging
+def test_a_kind_of_pool_may_ask_for_it_where_it_initializes_the_pool() -> None:
+    assert Late().is_debugging
+    assert type(Late()) is Late
 
 
-def test_and_one_that_is_in_debug_mode_by_a_setting(
+def test_a_kind_of_pool_that_zeroes_is_not_in_debug_mode_by_a_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Zeroing(Pool):
         def __init__(self) -> None:
             super().__init__("cpu", zero=True)
 
-    assert Zeroing().zero
     monkeypatch.setenv("MADL_DEBUG", "1")
-    with pytest.raises(ValueError, match="has been made in debug mode"):
-        Zeroing()
+
+    assert not Zeroing().is_debugging
 
 
 def test_an_allocation_within_an_allocation_has_guards(pool: Pool) -> None:
-    backend = pool._backend
+    backend = parts_of(pool).backend
     inner: list[Memory] = []
     reserve = backend.reserve
 
@@ -671,4 +664,4 @@ def test_the_environment_asks_for_guard_pages_where_there_are_any(
     device = Pool(FakeBackend(capabilities=DEVICE))
 
     assert device.is_debugging
-    assert not device._options.debug.has_guard_pages
+    assert not parts_of(device).options.debug.has_guard_pages

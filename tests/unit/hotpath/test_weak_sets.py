@@ -4,7 +4,7 @@ import functools
 import weakref
 from collections.abc import Iterator
 
-from madl.pool.weak_sets import living
+from madl.hotpath.reentrancy import living
 from madl.testing import FakeBackend
 from tests.interruptions import comes_between
 
