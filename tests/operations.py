@@ -43,7 +43,7 @@ class Bench:
     @property
     def backend(self) -> Any:  # noqa: ANN401  # any
         """The backend itself."""
-        return self.pool._backend.inner
+        return self.pool._backend.backend
 
 
 @dataclass(frozen=True)

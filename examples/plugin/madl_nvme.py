@@ -38,7 +38,7 @@ class NvmeBackend:
     is an ``OutOfMemoryError`` then and not a signal at the first touch.
     """
 
-    capabilities = Capability.HOST_ACCESS
+    capabilities = Capability.HOST_ACCESS | Capability.DESCRIBE
     granularity = mmap.ALLOCATIONGRANULARITY
     alignment = mmap.ALLOCATIONGRANULARITY
 

@@ -111,8 +111,6 @@ class CpuBackend:
     """
 
     device = "cpu"
-    is_zero_when_new = True
-    """What is committed where nobody has written yet reads as zero."""
 
     def __init__(
         self,
@@ -127,9 +125,14 @@ class CpuBackend:
         )
         self.alignment = self._memory.alignment
         self._kept = KeptReservations[HostReservation](self.device)
-        self.capabilities = Capability.HOST_ACCESS | Capability.PREFAULT
+        self.capabilities = (
+            Capability.HOST_ACCESS
+            | Capability.PREFAULT
+            | Capability.ZERO_WHEN_NEW  # the system maps no page of another process
+            | Capability.DESCRIBE
+        )
         if not self._memory.commit_refusal:
-            self.capabilities |= Capability.COMMIT
+            self.capabilities |= Capability.COMMIT | Capability.GUARD_PAGES
         if not self._memory.remap_refusal:
             self.capabilities |= Capability.REMAP
         if self._memory.huge_page_nbytes:

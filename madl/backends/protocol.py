@@ -1,16 +1,41 @@
-"""What a backend must offer, and what it may offer besides.
+"""The backend protocol: seven mandatory names, and optional ones behind capabilities.
 
-A backend speaks one device API for one device. The mandatory part is seven names;
-each optional part is a small protocol of its own that a declared capability switches
-on. Sizes and offsets are in bytes.
+A backend speaks one device API for one device. Whatever it can do besides reserving
+and releasing memory it declares as a ``Capability``; the protocol class of that
+capability is the specification of its methods. Nothing is found out by looking for a
+method: without the capability it is never called. Sizes and offsets are in bytes.
 """
 
 import enum
-from collections.abc import Hashable
-from typing import Literal, Protocol, runtime_checkable
+import functools
+from collections.abc import Callable, Hashable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from madl.backends.reservation import MemoryInfo as MemoryInfo
-from madl.backends.reservation import Reservation as Reservation
+
+class Reservation(NamedTuple):
+    """One contiguous piece of device memory, or of its address space.
+
+    Attributes:
+        native: What the device's own API calls it: an address, a ``cl_mem``.
+        nbytes: Its length.
+        address: ``None`` where the API has no addresses.
+    """
+
+    native: object
+    nbytes: int
+    address: int | None
+
+
+class MemoryInfo(NamedTuple):
+    """Memory of the whole device, in bytes, all processes together.
+
+    Attributes:
+        total_nbytes: Memory that there is.
+        available_nbytes: Memory that is unused now.
+    """
+
+    total_nbytes: int
+    available_nbytes: int
 
 
 class Capability(enum.Flag):
@@ -43,6 +68,28 @@ class Capability(enum.Flag):
     """Can fault in what it commits, instead of waiting for the first touch."""
     NUMA = enum.auto()
     """Can be asked for memory of one NUMA node."""
+    PEER_COPY = enum.auto()
+    """Copies from memory of other backends, not through the host."""
+    STAGED_COPY = enum.auto()
+    """Large copies from and to pageable host memory go through pinned memory."""
+    CAPTURE = enum.auto()
+    """Work queued in a stream may be captured into a graph instead of being done."""
+    HANDLE_PAGES = enum.auto()
+    """Each page costs a handle of the driver, so that a few large ones are better."""
+    GUARD_PAGES = enum.auto()
+    """Can make what is not committed inaccessible: a touch ends the program."""
+    SETTLE = enum.auto()
+    """Decommits a range of which it is not known how much is committed."""
+    ZERO_WHEN_NEW = enum.auto()
+    """Addresses that were never written since they were reserved read as zero."""
+    SIMULATED = enum.auto()
+    """There is no device: each backend object is one of its own, whatever its name."""
+    DLPACK = enum.auto()
+    """Other libraries take its memory in place, by DLPack."""
+    CUDA_ARRAY = enum.auto()
+    """Other libraries take its memory in place, by the CUDA array interface."""
+    DESCRIBE = enum.auto()
+    """Says in words what is in force on the device, for ``madl info``."""
 
 
 HugePages = Literal["explicit"] | bool | None
@@ -158,13 +205,79 @@ class HugePageBackend(CommitBackend, Protocol):
 
 @runtime_checkable
 class HandlePagesBackend(CommitBackend, Protocol):
-    """A backend each of whose pages costs a handle, so that few are better."""
+    """A backend with ``Capability.HANDLE_PAGES``."""
 
     def page_nbytes_for(self, limit_nbytes: int) -> int:
-        """Return the page size that suits a pool with a limit."""
+        """Return the page size that suits a pool with a limit.
+
+        A multiple of granularity, and no smaller for a larger limit.
+        """
 
     def choose_pages(self, page_nbytes: int, *, huge: bool | None) -> None:
         """As ``HugePageBackend.choose_pages``."""
+
+
+@runtime_checkable
+class PrefaultBackend(Backend, Protocol):
+    """A backend with ``Capability.PREFAULT``."""
+
+    def choose_prefault(self, *, prefault: bool) -> None:
+        """Say whether memory is faulted in when it is committed, or reserved.
+
+        It is for reservations from now on. Where pages are chosen as well, that comes
+        first.
+        """
+
+
+@runtime_checkable
+class GuardPagesBackend(CommitBackend, Protocol):
+    """A backend with ``Capability.GUARD_PAGES``, and so with HOST_ACCESS."""
+
+    def choose_guard_pages(self) -> None:
+        """Make what is not committed inaccessible, in reservations from now on.
+
+        Raises:
+            MissingCapabilityError: This system cannot do it.
+        """
+
+
+@runtime_checkable
+class NumaBackend(Backend, Protocol):
+    """A backend with ``Capability.NUMA``."""
+
+    def choose_node(self, node: int | None) -> None:
+        """Prefer memory of a node for reservations from now on; ``None`` for any.
+
+        Raises:
+            MissingCapabilityError: There is no such node, or it cannot be chosen.
+        """
+
+
+@runtime_checkable
+class SettlingBackend(CommitBackend, Protocol):
+    """A backend with ``Capability.SETTLE``: an interrupted call loses no memory.
+
+    When a signal handler raises in the middle of a commit, a decommit or a remap, the
+    caller cannot know whether that took effect. Without this capability all that a
+    pool can do then is to decommit the range, and to ignore that it fails.
+    """
+
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Decommit as much of a range as is committed: all, some or none of it.
+
+        Args:
+            reservation: Where it is.
+            offset: Where the range starts.
+            nbytes: Its bytes.
+            committed_nbytes: What is committed of the reservation outside the range.
+        """
 
 
 @runtime_checkable
@@ -209,6 +322,72 @@ class CopyBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class PeerCopyBackend(CopyBackend, Protocol):
+    """A backend with ``Capability.PEER_COPY``: it copies from other backends."""
+
+    def reaches(self, backend: Backend) -> bool:
+        """Return whether ``copy_from_device`` takes memory of another backend."""
+
+    def shares_streams(self, backend: Backend) -> bool:
+        """Return whether a stream of this backend runs on another one too."""
+
+    def copy_from_device(
+        self,
+        backend: Backend,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from a reservation of another backend, which this one reaches.
+
+        The two ranges do not overlap. ``stream`` is of this backend; without one the
+        copy is complete on return.
+        """
+
+
+class Staging(NamedTuple):
+    """How a large copy is staged: piece by piece, through memory of another device.
+
+    The CPU and the backend reach that memory; the backend copies one piece while the
+    CPU copies another.
+
+    Attributes:
+        device: What the memory is taken from, by a pool: ``"cuda_pinned:0"``.
+        stream: Where the backend's copies are queued, so that they return early.
+        finish: Returns when all that is queued there is done.
+    """
+
+    device: str
+    stream: object
+    finish: Callable[[], object]
+
+
+@runtime_checkable
+class StagedCopyBackend(CopyBackend, Protocol):
+    """A backend with ``Capability.STAGED_COPY``, and so with STREAM_ORDERED.
+
+    A device copies by itself only from and to pinned memory; for other memory its
+    driver stages the copy, which a pool of pinned memory does faster.
+    """
+
+    def staging(self, host: memoryview, stream: object) -> Staging | None:
+        """Return how a copy between ``host`` and the device is to be staged.
+
+        Args:
+            host: One side of the copy, contiguous and not empty.
+            stream: Where it was to be queued.
+
+        Returns:
+            ``None`` where it is best queued as it is, as between pinned memory and the
+            device.
+        """
+
+
+@runtime_checkable
 class FillBackend(Backend, Protocol):
     """A backend with ``Capability.FILL``."""
 
@@ -231,7 +410,7 @@ class ViewBackend(Backend, Protocol):
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
         """Return the device API's own object for a part of a reservation.
 
-        It is valid while the reservation is; whoever holds it keeps no memory.
+        It is valid while the reservation is, and keeps no memory live.
         """
 
 
@@ -284,3 +463,104 @@ class StreamOrderedBackend(Backend, Protocol):
 
     def synchronize(self, event: object) -> None:
         """Return when an event has been reached. The host waits."""
+
+
+@runtime_checkable
+class CaptureBackend(StreamOrderedBackend, Protocol):
+    """A backend with ``Capability.CAPTURE``: streams may be captured into a graph."""
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return whether work queued in a stream goes into a graph, for later."""
+
+
+class DlpackExporter(Protocol):
+    """What an importer of DLPack asks for, as the array API standard has it."""
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    def __dlpack__(self, **options: object) -> object: ...
+
+
+@runtime_checkable
+class DlpackBackend(Backend, Protocol):
+    """A backend with ``Capability.DLPACK``; its reservations have addresses."""
+
+    def buffer_over(self, address: int, nbytes: int, owner: object) -> DlpackExporter:
+        """Return what exports a range by DLPack, in order with no stream.
+
+        Its capsules are native: an exporter whose deleter is Python code would replace
+        an exception that is in flight when the last importer ends.
+
+        Args:
+            address: Where the range starts.
+            nbytes: Its bytes.
+            owner: Kept alive by what is returned, and by each of its capsules.
+
+        Raises:
+            MissingCapabilityError: The library that makes capsules is not installed.
+        """
+
+
+@runtime_checkable
+class CudaArrayBackend(StreamOrderedBackend, Protocol):
+    """A backend with ``Capability.CUDA_ARRAY``: CUDA reaches its addresses."""
+
+    def stream_handle(self, stream: object) -> int:
+        """Return the handle that CUDA's array interface tells for a stream, never 0."""
+
+
+@runtime_checkable
+class DescribedBackend(Backend, Protocol):
+    """A backend with ``Capability.DESCRIBE``."""
+
+    def describe(self) -> dict[str, str]:
+        """Return what is in force on the device, in words, for ``madl info``."""
+
+
+PROTOCOLS: dict[Capability, type] = {
+    Capability.COMMIT: CommitBackend,
+    Capability.REMAP: RemapBackend,
+    Capability.HUGE_PAGES: HugePageBackend,
+    Capability.COPY: CopyBackend,
+    Capability.FILL: FillBackend,
+    Capability.VIEW: ViewBackend,
+    Capability.STREAM_ORDERED: StreamOrderedBackend,
+    Capability.SHARE: ShareBackend,
+    Capability.PREFAULT: PrefaultBackend,
+    Capability.NUMA: NumaBackend,
+    Capability.PEER_COPY: PeerCopyBackend,
+    Capability.STAGED_COPY: StagedCopyBackend,
+    Capability.CAPTURE: CaptureBackend,
+    Capability.HANDLE_PAGES: HandlePagesBackend,
+    Capability.GUARD_PAGES: GuardPagesBackend,
+    Capability.SETTLE: SettlingBackend,
+    Capability.DLPACK: DlpackBackend,
+    Capability.CUDA_ARRAY: CudaArrayBackend,
+    Capability.DESCRIBE: DescribedBackend,
+}
+"""The capabilities that have methods, and the protocol of each."""
+
+
+def missing_names(backend: object, protocol: type) -> list[str]:
+    """Return what a protocol and its parents ask for, and a backend does not have."""
+    return [name for name in _names_of(protocol) if not hasattr(backend, name)]
+
+
+@functools.cache
+def _names_of(protocol: type) -> tuple[str, ...]:
+    parts = [part for part in protocol.__mro__ if part.__module__ == __name__]
+    names = {name for part in parts for name in vars(part) if name[0] != "_"}
+    return tuple(sorted(names))
+
+
+class ArrayPlace(NamedTuple):
+    """Where an array of another library lies in a device's memory."""
+
+    backend: Backend
+    """Copies it; what the array lies in was reserved by its library."""
+    reservation: Reservation
+    offset: int
+    nbytes: int
+    stream: object
+    """What is queued there comes before a copy; ``None`` for the default one."""
+    is_readonly: bool

@@ -5,11 +5,12 @@ takes longer than opening the host.
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from madl.backends.protocol import Backend
+from madl.backends.protocol import ArrayPlace, Backend, missing_names
 from madl.errors import BackendNotFoundError, MadlError
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class Opener(Protocol):
 
     def madl_open(self, device: str) -> Backend | None:
         """Return a backend for a device."""
+
+
+class ArrayOwner(Protocol):
+    """The module of a kind in whose memory arrays of other libraries may lie."""
+
+    def wrap_array(self, array: object) -> ArrayPlace:
+        """Return where an array in memory of this kind lies."""
 
 
 class PluginState(NamedTuple):
@@ -112,6 +120,37 @@ def open_device(device: str) -> Backend:
     return backend
 
 
+def check_backend(backend: object) -> Backend:
+    """Return a backend that a user has passed.
+
+    Raises:
+        TypeError: It is none: one of the seven mandatory names is missing.
+    """
+    if isinstance(backend, type) or missing_names(backend, Backend):
+        raise TypeError(
+            "device must be a name such as 'cpu' or a backend, "
+            f"got {backend!r} ({type(backend).__name__})"
+        )
+    return cast("Backend", backend)
+
+
+def is_on_device(array: object) -> bool:
+    """Return whether an array of another library lies in memory of some device."""
+    return _kind_of_array(array) is not None
+
+
+def wrap_array(array: object) -> ArrayPlace | None:
+    """Return where an array of another library lies; ``None`` where only the CPU can.
+
+    Raises:
+        NotContiguousError, ValueError, TypeError: It cannot be copied as it is.
+    """
+    kind = _kind_of_array(array)
+    if kind is None:
+        return None
+    return cast("ArrayOwner", import_module(BUILT_IN[kind])).wrap_array(array)
+
+
 def plugin_states() -> tuple[PluginState, ...]:
     """Import every plugin, and return what came of each."""
     return tuple(_state_of(claim) for claim in _installed().claims)
@@ -146,6 +185,18 @@ def _opener_of(kind: str) -> Opener:
     if kind in BUILT_IN:
         return cast("Opener", import_module(BUILT_IN[kind]))
     return _installed().load(kind)
+
+
+def _kind_of_array(array: object) -> str | None:
+    """Return the kind of device in whose memory an array lies; ``None`` on the host.
+
+    An array is recognised by what it offers, or by its class where a program has
+    imported its library already: nothing is imported to find out.
+    """
+    pyopencl = sys.modules.get("pyopencl.array")
+    if pyopencl is not None and isinstance(array, pyopencl.Array):
+        return "opencl"
+    return "cuda" if hasattr(array, "__cuda_array_interface__") else None
 
 
 def _claimed_kind(kind: str) -> str:

@@ -45,9 +45,12 @@ class SharedBackend:
     """
 
     device = "shared"
-    capabilities = Capability.HOST_ACCESS | Capability.SHARE
-    is_zero_when_new = True
-    """What is committed where nobody has written yet reads as zero."""
+    capabilities = (
+        Capability.HOST_ACCESS
+        | Capability.SHARE
+        | Capability.ZERO_WHEN_NEW
+        | Capability.DESCRIBE
+    )
 
     def __init__(self) -> None:
         # Any: which system's, mypy cannot know.

@@ -26,16 +26,15 @@ class SimBackend:
         commits: Whether address space is reserved first and committed on demand.
     """
 
-    is_simulated = True
-    """Each is a device of its own, whatever its name."""
-
     def __init__(
         self, *, total_nbytes: int = DEFAULT_TOTAL_NBYTES, commits: bool = True
     ) -> None:
         self.device = "sim"
-        self.capabilities = (
-            Capability.COMMIT | Capability.REMAP if commits else Capability.NONE
-        )
+        self.capabilities = Capability.SIMULATED
+        if commits:
+            self.capabilities |= (
+                Capability.COMMIT | Capability.REMAP | Capability.SETTLE
+            )
         self.granularity = 4096
         self.alignment = 2 << 20
         self.page_nbytes = 2 << 20

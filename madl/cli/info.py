@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 import madl
 from madl import SettingState, hotpath
 from madl.backends import registry
+from madl.backends.protocol import DescribedBackend
 from madl.cli.pages import Command
 from madl.sizes import format_nbytes
 
@@ -117,7 +118,6 @@ def _describe(device: str) -> dict[str, object]:
         "memory_nbytes": memory.total_nbytes,
         "available_nbytes": memory.available_nbytes,
     }
-    describe = getattr(backend, "describe", None)
-    if describe is not None:
-        facts.update(describe())
+    if madl.Capability.DESCRIBE in backend.capabilities:
+        facts.update(cast("DescribedBackend", backend).describe())
     return facts

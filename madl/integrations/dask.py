@@ -160,8 +160,8 @@ def _devices_here() -> list[tuple[Any, ...]]:
     pools = {pool.device: pool for pool in defaults.open_pools()}
     rows = []
     for device in sorted({*registry.devices(), *pools}):
-        backend = pools[device]._backend if device in pools else None
-        info = (backend or registry.open_device(device)).memory_info()
+        held = pools[device]._backend.backend if device in pools else None
+        info = (held or registry.open_device(device)).memory_info()
         figures = _figures(pools[device]).values() if device in pools else ()
         rows.append((device, *info, *figures))
     return rows

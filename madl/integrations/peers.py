@@ -33,7 +33,7 @@ def cuda_backend_of(pool: object) -> CudaBackend:
     Raises:
         TypeError: The pool is of another device, or none.
     """
-    backend = pool._backend.inner if isinstance(pool, Pool) else None
+    backend = pool._backend.backend if isinstance(pool, Pool) else None
     if not isinstance(backend, CudaBackend):
         raise TypeError(
             f"pool must be of a CUDA device, got {pool!r}; make one with Pool('cuda:0')"

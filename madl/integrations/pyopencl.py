@@ -191,7 +191,7 @@ def _queue_behind(memory: Memory, backend: OpenclBackend, queue: Any) -> Any:  #
 
 
 def _backend_of(pool: object) -> OpenclBackend:
-    backend = pool._backend.inner if isinstance(pool, Pool) else None
+    backend = pool._backend.backend if isinstance(pool, Pool) else None
     if not isinstance(backend, OpenclBackend):
         raise TypeError(
             f"pool must be of an OpenCL device, got {pool!r}; make one with "

@@ -92,7 +92,7 @@ def share(memory: Memory) -> Token:
         )
     if arena is None:
         return Token(None, 0, 0, os.getpid())
-    backend = cast("ShareBackend", memory._pool._backend.inner)
+    backend = cast("ShareBackend", memory._pool._backend.backend)
     reservation, start = reserved_place(arena, offset)
     return Token(backend.share(reservation), start, memory.nbytes, os.getpid())
 

@@ -1,17 +1,24 @@
-"""Copies and fills of memory that the CPU cannot reach, or not on its own.
+"""Copies and fills of device memory: to and from the host, inside, between devices.
 
 Work without a stream is queued in the stream that owns the memory, after all that is
-queued there already, and has been done on return.
+queued there already, and is done on return.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
-from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability, Reservation
+from madl.backends import registry
+from madl.backends.protocol import (
+    Backend,
+    Capability,
+    CopyBackend,
+    FillBackend,
+    PeerCopyBackend,
+    Reservation,
+    StreamOrderedBackend,
+)
 from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
-from madl.memory.foreign import Foreign, is_on_device, part_of_array
 from madl.memory.host_arrays import bytes_of_array
 from madl.memory.pin import hold
 from madl.memory.place import Part, is_plain_host, locate, reserved_place
@@ -21,7 +28,14 @@ from madl.memory.views import view
 STAGE_NBYTES = 8 << 20
 """What goes from one device to another passes through so much host memory."""
 
-_FOR_HOST = Capability.HOST_ACCESS | Capability.PINNED | Capability.MANAGED
+
+class Foreign:
+    """An array of another library as the holder of a part, in place of a ``Memory``."""
+
+    def __init__(self, array: object, stream: object, *, is_readonly: bool) -> None:
+        self.array = array  # owns the bytes, so it has to outlive the copy
+        self.stream = stream
+        self.is_readonly = is_readonly
 
 
 def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
@@ -75,7 +89,8 @@ def fill(memory: Memory, value: int) -> None:
     """Set every byte of a memory of a device with FILL."""
     part = _part(memory, "fill()")
     stream = memory.stream
-    part.backend.fill(part.reservation, part.offset, part.nbytes, value, stream=stream)
+    backend = cast("FillBackend", part.backend)
+    backend.fill(part.reservation, part.offset, part.nbytes, value, stream=stream)
     _finish(part.backend, stream)
 
 
@@ -95,7 +110,7 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
     Memory that both reach is copied by the device, behind what is queued there.
     """
     if not isinstance(side, Memory):
-        return part_of_array(side) if is_on_device(side) else bytes_of(side)
+        return _part_of_array(side) or bytes_of(side)
     if is_plain_host(side):
         return bytes_of(side)
     if not side._nbytes:
@@ -106,11 +121,22 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
     return bytes_of(side)
 
 
+def _part_of_array(array: object) -> Part | None:
+    place = registry.wrap_array(array)
+    if place is None:
+        return None
+    holder = Foreign(array, place.stream, is_readonly=place.is_readonly)
+    return Part(holder, place.backend, place.reservation, place.offset, place.nbytes)
+
+
 def _part(memory: Memory, use: str) -> Part:
-    kept = hold(memory, use)  # first: from now on it stays where it is
+    # Pinned before it is located: a resize by another thread or a signal handler in
+    # between would move the block, and the copy would use the old place.
+    kept = hold(memory, use)
     arena, offset = locate(memory, use)
     assert arena is not None, "only memory without bytes has no arena"
-    backend, place = memory._pool._backend, reserved_place(arena, offset)
+    backend = memory._pool._backend.backend
+    place = reserved_place(arena, offset)
     return Part(memory, backend, *place, memory._nbytes, kept)
 
 
@@ -141,11 +167,13 @@ def _is_nothing_on_streams(side: Any) -> bool:  # noqa: ANN401  # any buffer or 
     return isinstance(side, Memory) and not side._nbytes and _has_streams(side)
 
 
-def _share_streams(one: CountedBackend, other: CountedBackend) -> bool:
+def _share_streams(one: Backend, other: Backend) -> bool:
     """Return whether a stream runs on both."""
-    shares = getattr(one.inner, "shares_streams", None)
-    known = shares is not None and shares(other.inner)
-    return bool(known or one.inner == other.inner)
+    if one == other:
+        return True
+    if Capability.PEER_COPY not in one.capabilities:
+        return False
+    return cast("PeerCopyBackend", one).shares_streams(other)
 
 
 def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
@@ -166,10 +194,10 @@ def _write(to: Part, of: "Part | memoryview", stream: object) -> None:
         return
     if isinstance(of, memoryview):
         _copy_from_host(to, of, stream)
-    elif of.backend.inner == to.backend.inner and not _overlap(of, to):
+    elif of.backend == to.backend and not _overlap(of, to):
         _copy_inside(to, of, stream)
-    elif (across := _way_across(to, of)) is not None:
-        _copy_across(across, to, of, stream)
+    elif _is_reached(to, of) and not _overlap(of, to):
+        _copy_across(to, of, stream)
     else:
         stage = memoryview(bytearray(min(of.nbytes, STAGE_NBYTES)))
         for start, stop in _pieces(of.nbytes, backwards=_start(of) < _start(to)):
@@ -189,7 +217,8 @@ def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
     where = of.holder.stream if stream is None else stream
     stage = open_stage(of.backend, to, where)
     if stage is None:
-        of.backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+        backend = cast("CopyBackend", of.backend)
+        backend.copy_to_host(of.reservation, of.offset, to, stream=where)
     else:
         with stage:
             stage.read(to, of)
@@ -201,7 +230,8 @@ def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
     where = to.holder.stream if stream is None else stream
     stage = open_stage(to.backend, of, where)
     if stage is None:
-        to.backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+        backend = cast("CopyBackend", to.backend)
+        backend.copy_from_host(to.reservation, to.offset, of, stream=where)
     else:
         with stage:
             stage.write(to, of)
@@ -213,46 +243,34 @@ def _copy_inside(to: Part, of: Part, stream: object) -> None:
     where = to.holder.stream if stream is None else stream
     if stream is None:
         where = _join(to, of)
-    # What reaches lent memory reaches all of the device.
+    # The backend of a foreign array takes any address of the device; that of a pool
+    # only those of its own reservations.
     backend = of.backend if isinstance(of.holder, Foreign) else to.backend
-    backend.copy_inside(
+    cast("CopyBackend", backend).copy_inside(
         of.reservation, of.offset, to.reservation, to.offset, to.nbytes, stream=where
     )
     if stream is None:
         _finish(to.backend, where)
 
 
-def _way_across(to: Part, of: Part) -> Callable[..., None] | None:
-    """Return the call that copies from another backend, where this one has it.
-
-    Without a word from them it is for two devices of one class, and for what only the
-    devices reach: whether one of them reaches host memory that was made for the other
-    depends on the driver.
-    """
-    there, here = of.backend, to.backend
-    found: Callable[..., None] | None = getattr(here.inner, "copy_from_device", None)
-    reaches = getattr(here.inner, "reaches", None)
-    if reaches is not None and reaches(there.inner):
-        return None if _overlap(of, to) else found
-    if here.device == there.device or type(here.inner) is not type(there.inner):
-        return None
-    if (here.capabilities | there.capabilities) & _FOR_HOST:
-        return None
-    return found
+def _is_reached(to: Part, of: Part) -> bool:
+    """Return whether the destination's backend copies from the source's."""
+    if Capability.PEER_COPY not in to.backend.capabilities:
+        return False
+    return cast("PeerCopyBackend", to.backend).reaches(of.backend)
 
 
-def _copy_across(
-    copy_from_device: Callable[..., None], to: Part, of: Part, stream: object
-) -> None:
+def _copy_across(to: Part, of: Part, stream: object) -> None:
     """Copy from another backend, behind what is queued for both ranges.
 
     Without a stream that runs on both, the host waits for the source.
     """
     where = to.holder.stream if stream is None else stream
     if stream is None and Capability.STREAM_ORDERED in of.backend.capabilities:
-        of.backend.synchronize(of.backend.record(of.holder.stream))
-    copy_from_device(
-        of.backend.inner,
+        there = cast("StreamOrderedBackend", of.backend)
+        there.synchronize(there.record(of.holder.stream))
+    cast("PeerCopyBackend", to.backend).copy_from_device(
+        of.backend,
         of.reservation,
         of.offset,
         to.reservation,
@@ -269,14 +287,18 @@ def _join(to: Part, of: Part) -> object:
     writes, reads = to.holder.stream, of.holder.stream
     if writes is None:
         _finish(to.backend, reads)
-    elif to.backend.stream_key(writes) != of.backend.stream_key(reads):
-        to.backend.wait(writes, of.backend.record(reads))
+        return None
+    here = cast("StreamOrderedBackend", to.backend)
+    there = cast("StreamOrderedBackend", of.backend)
+    if here.stream_key(writes) != there.stream_key(reads):
+        here.wait(writes, there.record(reads))
     return writes
 
 
-def _finish(backend: CountedBackend, stream: object) -> None:
+def _finish(backend: Backend, stream: object) -> None:
     if stream is not None:
-        backend.synchronize(backend.record(stream))
+        ordered = cast("StreamOrderedBackend", backend)
+        ordered.synchronize(ordered.record(stream))
 
 
 def _overlap(of: object, to: object) -> bool:

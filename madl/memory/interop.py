@@ -1,13 +1,19 @@
-"""Memory in the hands of any array library: by DLPack and CUDA's array interface.
+"""Export of memory to array libraries in place: DLPack, CUDA's array interface.
 
-What DLPack takes is left to a library that speaks it natively, a kind of memory each:
-an exporter whose deleter is Python code would replace an exception that is in flight
-when the last importer ends.
+DLPack's capsules are made by a library that does so natively, NumPy or the backend's:
+a deleter in Python code would replace an exception that is in flight when the last
+importer ends.
 """
 
-from typing import Any
+from typing import Any, cast
 
-from madl.backends.protocol import Capability
+from madl.backends.protocol import (
+    Capability,
+    CudaArrayBackend,
+    DlpackBackend,
+    DlpackExporter,
+    StreamOrderedBackend,
+)
 from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
 from madl.memory.pin import hold
@@ -30,18 +36,18 @@ def cuda_array_interface(memory: Memory) -> dict[str, Any]:
     Raises:
         AttributeError: The memory is not CUDA's.
     """
-    cuda = _cuda_of(memory)
-    if cuda is None:
+    if Capability.CUDA_ARRAY not in memory._pool.capabilities:
         raise AttributeError(
             f"memory of {memory._pool.device} has no __cuda_array_interface__"
         )
+    backend = cast("CudaArrayBackend", memory._pool._backend.backend)
     return {
         "version": 3,
         "shape": (memory._nbytes,),
         "typestr": "|u1",
         "data": (memory.address, False),
         "strides": None,
-        "stream": cuda.stream_handle(memory.stream),
+        "stream": backend.stream_handle(memory.stream),
     }
 
 
@@ -49,13 +55,12 @@ def dlpack_device(memory: Memory) -> tuple[int, int]:
     """Return what DLPack calls the device.
 
     Raises:
-        MissingCapabilityError: DLPack has no word for it, or nobody exports it.
+        MissingCapabilityError: DLPack has no number for it, or madl no exporter.
     """
     locate(memory, "__dlpack_device__()")
     if is_plain_host(memory):
         return CPU
-    found: tuple[int, int] = _cuda_buffer(memory).__dlpack_device__()
-    return found
+    return _exporter(memory).__dlpack_device__()
 
 
 def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
@@ -64,14 +69,14 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
     Args:
         memory: What is exported, as one dimension of ``uint8``.
         stream: The importer's, whose work comes after what is queued already. The
-            block goes to nobody else while that stream still uses it.
+            block is not reused while that stream still uses it.
         options: ``max_version``, ``dl_device`` and ``copy``, those that were given:
             exporters of older versions know none of them.
     """
     locate(memory, "__dlpack__()")
     if is_plain_host(memory):
         return as_array(memory, "uint8", None).__dlpack__(stream=stream, **options)
-    exported = _cuda_buffer(memory)
+    exported = _exporter(memory)
     if stream != UNORDERED and memory._nbytes:
         _share(memory, stream)
     # It would take any stream, and ignore it.
@@ -80,27 +85,21 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
 
 def _share(memory: Memory, stream: object) -> None:
     """Let a stream use a memory too: from now on, and until it is done with it."""
-    backend = memory._pool._backend
+    backend = cast("StreamOrderedBackend", memory._pool._backend.backend)
     owner = memory.stream
     if backend.stream_key(stream) != backend.stream_key(owner):
         backend.wait(stream, backend.record(owner))
         memory.record_stream(stream)
 
 
-def _cuda_of(memory: Memory) -> Any:  # noqa: ANN401  # this knows no backend
-    """Return the backend of CUDA memory, and None for all other."""
-    backend = memory._pool._backend.inner
-    return backend if hasattr(backend, "buffer_over") else None
-
-
-def _cuda_buffer(memory: Memory) -> Any:  # noqa: ANN401  # cuda.core has no types here
-    cuda = _cuda_of(memory)
-    if cuda is None:
+def _exporter(memory: Memory) -> DlpackExporter:
+    if Capability.DLPACK not in memory._pool.capabilities:
         raise MissingCapabilityError(
             memory._pool.device, "DLPack", "copy to host memory with madl.copy()"
         )
+    backend = cast("DlpackBackend", memory._pool._backend.backend)
     owner = _root_of(memory) if memory._nbytes else memory
-    return cuda.buffer_over(memory.address, memory._nbytes, owner)
+    return backend.buffer_over(memory.address, memory._nbytes, owner)
 
 
 def _root_of(memory: Memory) -> object:

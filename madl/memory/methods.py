@@ -6,15 +6,15 @@ Each function stands behind the method of the same name; those that make views a
 
 import ctypes
 import operator
-from typing import Any
+from typing import Any, cast
 
 from madl import hotpath
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, ViewBackend
+from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import Memory
 from madl.memory import copies as transfer
 from madl.memory.copies import bytes_of
-from madl.memory.foreign import is_on_device
 from madl.memory.interop import cuda_array_interface, dlpack, dlpack_device
 from madl.memory.pin import Held
 from madl.memory.place import (
@@ -50,9 +50,8 @@ def native(memory: Memory) -> object:
     arena, offset = locate(memory, "native")
     if arena is None:
         return None
-    backend = memory._pool._backend
-    made: object = backend.view(*reserved_place(arena, offset), memory._nbytes)
-    return made
+    backend = cast("ViewBackend", memory._pool._backend.backend)
+    return backend.view(*reserved_place(arena, offset), memory._nbytes)
 
 
 def capacity(memory: Memory) -> int:

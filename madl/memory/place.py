@@ -3,8 +3,7 @@
 import weakref
 from typing import Any, NamedTuple, Protocol
 
-from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability, Reservation
+from madl.backends.protocol import Backend, Capability, Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import HotArena, Memory
 
@@ -84,12 +83,12 @@ class Part(NamedTuple):
 
     holder: Any
     """The ``Memory`` that it belongs to, or another library's array, by its stream."""
-    backend: CountedBackend
+    backend: Backend
     reservation: Reservation
     offset: int
     nbytes: int
     kept: object = None
-    """What keeps the block until the copy is done, whatever is freed meanwhile."""
+    """A root that keeps the block until the copy is done, also when it is freed."""
 
     def cut(self, start: int, stop: int) -> "Part":
         """Return a part of it."""

@@ -113,14 +113,11 @@ class Pool(StreamPool):
         debug: Debug = None,
     ) -> None:
         if isinstance(device, str):
-            device = registry.open_device(device)
-        elif not hasattr(device, "memory_info"):
-            raise TypeError(
-                "device must be a name such as 'cpu' or a backend, "
-                f"got {device!r} ({type(device).__name__})"
-            )
+            backend = registry.open_device(device)
+        else:
+            backend = registry.check_backend(device)
         check_class(self, debug, zero=zero)
-        counted = CountedBackend(device)
+        counted = CountedBackend(backend)
         options = PoolOptions.resolve(
             counted,
             limit=limit,

@@ -2,7 +2,7 @@
 
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Backend
+from madl.backends.protocol import Backend, Capability
 from madl.pool.limits import device_budget
 from madl.pool.options import check_soft_limit
 from madl.sizes import parse_nbytes
@@ -33,7 +33,7 @@ def limit_device(
     """
     if isinstance(device, str):
         backend = registry.open_device(device)
-        if getattr(backend, "is_simulated", False):
+        if Capability.SIMULATED in backend.capabilities:
             raise ValueError(
                 f"a limit of {device!r} would reach no pool: each simulated device is "
                 "one of its own. Try: backend = SimBackend(), Pool(backend) and "

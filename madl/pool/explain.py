@@ -189,7 +189,7 @@ def _memory_info(growth: Growth) -> tuple[int | None, int | None]:
     What is wrong with the device must not hide why the request failed.
     """
     try:
-        info = growth.backend.memory_info()
+        info = growth.backend.backend.memory_info()
     except MadlError:
         return None, None
     unused = info.available_nbytes

@@ -201,7 +201,8 @@ class Growth:
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
         if Capability.COMMIT in self.backend.capabilities:
-            total = self.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
+            info = self.backend.backend.memory_info()
+            total = info.total_nbytes * RESERVED_PER_MEMORY
             page_nbytes = self.options.page_nbytes
             arena = reserve_most(
                 partial(self._open, band), self._close, total, at_least, page_nbytes

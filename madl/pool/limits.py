@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability
 from madl.hotpath.counting import counting, while_counting
 from madl.pool.soft_limits import SoftLimit
 from madl.pool.weak_sets import living
@@ -266,8 +267,8 @@ def device_budget(backend: CountedBackend) -> DeviceBudget:
 
     Each simulated device is one of its own, whatever its name.
     """
-    if getattr(backend.inner, "is_simulated", False):
-        return _simulated.setdefault(backend.inner, DeviceBudget())
+    if Capability.SIMULATED in backend.capabilities:
+        return _simulated.setdefault(backend.backend, DeviceBudget())
     return _by_name.setdefault(backend.device, DeviceBudget())
 
 

@@ -4,7 +4,6 @@ import sys
 from typing import Literal, NamedTuple, cast
 
 from madl import settings
-from madl.backends.choices import NumaBackend, PrefaultBackend
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import (
     Capability,
@@ -12,6 +11,8 @@ from madl.backends.protocol import (
     HandlePagesBackend,
     HugePageBackend,
     HugePages,
+    NumaBackend,
+    PrefaultBackend,
 )
 from madl.errors import MissingCapabilityError
 from madl.hotpath import LARGEST_REQUEST_NBYTES
@@ -179,7 +180,7 @@ def _page_nbytes(
             )
         return backend.granularity
     if page_size is None:
-        page_nbytes = cast("CommitBackend", backend.inner).page_nbytes
+        page_nbytes = cast("CommitBackend", backend.backend).page_nbytes
         by_handles = _by_handles(backend)
         if limit_nbytes is not None and by_handles is not None:
             page_nbytes = by_handles.page_nbytes_for(limit_nbytes)
@@ -237,7 +238,7 @@ def _choose_huge_pages(
     if by_handles is not None and wanted != "explicit":
         by_handles.choose_pages(page_nbytes, huge=wanted)
     elif Capability.HUGE_PAGES in backend.capabilities:
-        inner = cast("HugePageBackend", backend.inner)
+        inner = cast("HugePageBackend", backend.backend)
         inner.choose_pages(page_nbytes, huge=wanted)
     elif wanted is not None:
         raise MissingCapabilityError(
@@ -250,7 +251,7 @@ def _choose_prefault(
     wanted: bool,  # an option of Pool, passed on
 ) -> None:
     if Capability.PREFAULT in backend.capabilities:
-        cast("PrefaultBackend", backend.inner).choose_prefault(prefault=wanted)
+        cast("PrefaultBackend", backend.backend).choose_prefault(prefault=wanted)
     elif wanted:
         raise MissingCapabilityError(
             backend.device, "memory that can be faulted in", "leave out prefault="
@@ -263,7 +264,7 @@ def _choose_node(backend: CountedBackend, node: int | None) -> None:
     if node is not None and node < 0:
         raise ValueError(f"numa_node must not be negative, got {node}")
     if Capability.NUMA in backend.capabilities:
-        cast("NumaBackend", backend.inner).choose_node(node)
+        cast("NumaBackend", backend.backend).choose_node(node)
     elif node is not None:
         raise MissingCapabilityError(
             backend.device, "NUMA nodes", "leave out numa_node="
@@ -271,7 +272,6 @@ def _choose_node(backend: CountedBackend, node: int | None) -> None:
 
 
 def _by_handles(backend: CountedBackend) -> HandlePagesBackend | None:
-    # isinstance would look at all members of the protocol, and import for it.
-    if hasattr(backend.inner, "page_nbytes_for"):
-        return cast("HandlePagesBackend", backend.inner)
+    if Capability.HANDLE_PAGES in backend.capabilities:
+        return cast("HandlePagesBackend", backend.backend)
     return None

@@ -1,7 +1,9 @@
 """When work that was queued in a stream is done, as far as a pool has to know."""
 
+from typing import cast
+
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, CaptureBackend, StreamOrderedBackend
 from madl.errors import MissingCapabilityError
 
 
@@ -57,7 +59,8 @@ class _Queued(StreamOrder):
 
     def __init__(self, backend: CountedBackend, stream: object) -> None:
         super().__init__(stream)
-        self._backend = backend
+        self._backend = cast("StreamOrderedBackend", backend.backend)
+        self._captures = Capability.CAPTURE in backend.capabilities
 
     def record(self) -> object:
         return self._backend.record(self.stream)
@@ -66,8 +69,9 @@ class _Queued(StreamOrder):
         return not self.is_capturing() and self._backend.is_done(self.record())
 
     def is_capturing(self) -> bool:
-        ask = getattr(self._backend.inner, "is_capturing", None)
-        return ask is not None and bool(ask(self.stream))
+        if not self._captures:
+            return False
+        return cast("CaptureBackend", self._backend).is_capturing(self.stream)
 
     def refuse_in_capture(self, action: str) -> None:
         """Raise before a call that would end the capture, or be a part of the graph."""

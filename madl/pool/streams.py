@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability
+from madl.backends.protocol import Capability, StreamOrderedBackend
 from madl.errors import BackendCallError, MadlError, MissingCapabilityError
 from madl.hotpath import Block, BlockState, HotArena, JoinedPool, Memory
 from madl.hotpath.reentrancy import is_inside
@@ -95,7 +95,11 @@ class StreamPool(OrderedPool):
     def _key_of(self, stream: object, *, instead: str) -> Hashable:
         if Capability.STREAM_ORDERED not in self.capabilities:
             raise MissingCapabilityError(self.device, "streams", instead)
-        return self._backend.stream_key(stream)
+        return self._ordered.stream_key(stream)
+
+    @property
+    def _ordered(self) -> StreamOrderedBackend:
+        return cast("StreamOrderedBackend", self._backend.backend)
 
     def _find_lane(self, stream: object) -> SlowPool:
         key = self._key_of(stream, instead="allocate without stream=")
@@ -104,7 +108,7 @@ class StreamPool(OrderedPool):
 
     def _find_lane_now(self, stream: object, key: Hashable) -> SlowPool:
         if not self._lanes:
-            self._lanes[self._backend.stream_key(None)] = self
+            self._lanes[self._ordered.stream_key(None)] = self
         lane = self._lanes.get(key)
         if lane is None:
             made = self._make_lane(stream)

@@ -8,6 +8,7 @@ import ctypes
 from typing import cast
 
 from madl.backends.counted import CountedBackend
+from madl.backends.protocol import Capability, FillBackend
 from madl.hotpath import HotArena
 from madl.pool.arena import Arena
 from madl.pool.growth import Growth
@@ -26,8 +27,7 @@ class Zeroing:
         self.is_of_new = zero is True
         self.is_of_freed = zero == "free"
         self.is_by_host = is_zeroed_by_host(backend)
-        # Anonymous memory of an operating system is zero where nobody has written.
-        self._is_new_zero = getattr(backend.inner, "is_zero_when_new", False)
+        self._is_new_zero = Capability.ZERO_WHEN_NEW in backend.capabilities
 
     @property
     def waits(self) -> bool:
@@ -79,6 +79,6 @@ class Zeroing:
             assert arena.address is not None, "what the host reaches has an address"
             ctypes.memset(arena.address + offset, 0, nbytes)
         else:
-            self._backend.fill(
+            cast("FillBackend", self._backend.backend).fill(
                 arena.reservation, offset, nbytes, 0, stream=order.stream
             )

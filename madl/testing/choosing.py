@@ -1,11 +1,70 @@
-"""Tests of PREFAULT and NUMA: what is chosen for reservations from now on."""
+"""Conformance tests of what is chosen for reservations from now on.
+
+HUGE_PAGES, HANDLE_PAGES, GUARD_PAGES, PREFAULT and NUMA.
+"""
+
+from unittest import SkipTest
 
 from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from madl.testing.case import BackendCase
+from madl.testing.committing import use
 from madl.testing.workbench import Workbench, assert_bytes, pattern
 
 _NO_NODE = 1 << 20
+
+
+class HugePagesTests(BackendCase):
+    """What ``Capability.HUGE_PAGES`` promises."""
+
+    def test_pages_are_chosen_or_refused(self) -> None:
+        with self.workbench(Capability.HUGE_PAGES) as bench:
+            page = bench.backend.page_nbytes
+            for huge in (None, False, True, "explicit", None):
+                try:
+                    bench.backend.choose_pages(page, huge=huge)
+                except MissingCapabilityError:
+                    assert huge, f"choose_pages(huge={huge}) must not be refused"
+                reservation = bench.reserve(4 * page)
+                bench.commit(reservation, page, 2 * page)
+                use(bench, reservation, page, 2 * page)
+                bench.backend.decommit(reservation, 2 * page, page)
+                bench.release(reservation)
+
+
+class HandlePagesTests(BackendCase):
+    """What ``Capability.HANDLE_PAGES`` promises."""
+
+    def test_a_page_suits_a_limit(self) -> None:
+        with self.workbench(Capability.HANDLE_PAGES) as bench:
+            before = bench.granule
+            for limit in (bench.granule, 1 << 24, 1 << 34, 1 << 44):
+                page = bench.backend.page_nbytes_for(limit)
+                is_suited = page >= before and page % bench.granule == 0
+                assert is_suited, (
+                    f"a page for a limit of {limit} must be a multiple of the "
+                    f"granularity {bench.granule}, not below {before}, got {page}"
+                )
+                before = page
+            page = bench.backend.page_nbytes_for(bench.granule)
+            bench.backend.choose_pages(page, huge=None)
+            reservation = bench.reserve(4 * page)
+            bench.commit(reservation, page, 2 * page)
+            use(bench, reservation, page, 2 * page)
+            bench.backend.decommit(reservation, 2 * page, page)
+
+
+class GuardPagesTests(BackendCase):
+    """What ``Capability.GUARD_PAGES`` promises of the memory between the guards."""
+
+    def test_memory_between_guard_pages_is_as_any_other(self) -> None:
+        with self.workbench(Capability.GUARD_PAGES) as bench:
+            try:
+                bench.backend.choose_guard_pages()
+            except MissingCapabilityError as error:
+                raise SkipTest(str(error)) from error
+            for _ in range(2):
+                _take_and_use(bench)
 
 
 class PrefaultTests(BackendCase):

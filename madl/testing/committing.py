@@ -1,9 +1,9 @@
-"""Tests of COMMIT, REMAP and HUGE_PAGES: addresses first, memory behind them later."""
+"""Conformance tests of COMMIT, REMAP and SETTLE: addresses first, memory later."""
 
 from unittest import SkipTest
 
 from madl.backends.protocol import Capability, Reservation
-from madl.errors import MissingCapabilityError, OutOfMemoryError
+from madl.errors import OutOfMemoryError
 from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
 from madl.testing.case import BackendCase
 from madl.testing.workbench import Workbench, assert_bytes, pattern
@@ -41,12 +41,12 @@ class CommitTests(BackendCase):
             reservation = bench.reserve(16 * granule)
             for first, count in ((3, 1), (4, 2), (0, 3), (15, 1)):
                 bench.commit(reservation, first * granule, count * granule)
-                _use(bench, reservation, first * granule, count * granule)
+                use(bench, reservation, first * granule, count * granule)
             # Parts of what was committed at once, and several of these together.
             for first, count in ((2, 3), (0, 1), (15, 1), (5, 1), (1, 1)):
                 bench.backend.decommit(reservation, first * granule, count * granule)
             bench.commit(reservation, 0, 16 * granule)
-            _use(bench, reservation, 0, 16 * granule)
+            use(bench, reservation, 0, 16 * granule)
 
     def test_a_decommit_keeps_what_is_beside_it(self) -> None:
         with self.content_workbench(Capability.COMMIT) as bench:
@@ -128,7 +128,7 @@ class CommitTests(BackendCase):
                 f"available before it, and {format_nbytes(after)} after"
             )
             bench.commit(reservation, 0, bench.unit)
-            _use(bench, reservation, 0, bench.unit)
+            use(bench, reservation, 0, bench.unit)
 
 
 class RemapTests(BackendCase):
@@ -140,11 +140,11 @@ class RemapTests(BackendCase):
             reservation = bench.reserve(8 * unit)
             bench.commit(reservation, 0, 3 * unit)
             bench.backend.remap(reservation, unit, 5 * unit, 2 * unit)
-            _use(bench, reservation, 5 * unit, 2 * unit)
+            use(bench, reservation, 5 * unit, 2 * unit)
             # Now the destination is committed, and the source is not.
             bench.backend.decommit(reservation, 5 * unit, unit)
             bench.commit(reservation, unit, 2 * unit)
-            _use(bench, reservation, 0, 3 * unit)
+            use(bench, reservation, 0, 3 * unit)
 
     def test_memory_moves_into_another_reservation(self) -> None:
         with self.workbench(Capability.REMAP) as bench:
@@ -152,10 +152,10 @@ class RemapTests(BackendCase):
             source, target = bench.usable(4 * unit), bench.reserve(4 * unit)
             bench.backend.remap(source, unit, 0, 2 * unit, into=target)
             bench.release(source)
-            _use(bench, target, 0, 2 * unit)
+            use(bench, target, 0, 2 * unit)
             bench.backend.remap(target, 0, 3 * unit, unit, into=target)
-            _use(bench, target, unit, unit)
-            _use(bench, target, 3 * unit, unit)
+            use(bench, target, unit, unit)
+            use(bench, target, 3 * unit, unit)
 
     def test_what_moves_leaves_the_rest_as_it_was(self) -> None:
         with self.content_workbench(Capability.REMAP) as bench:
@@ -187,25 +187,24 @@ class RemapTests(BackendCase):
                 ) from error
 
 
-class HugePagesTests(BackendCase):
-    """What ``Capability.HUGE_PAGES`` promises."""
+class SettleTests(BackendCase):
+    """What ``Capability.SETTLE`` promises."""
 
-    def test_pages_are_chosen_or_refused(self) -> None:
-        with self.workbench(Capability.HUGE_PAGES) as bench:
-            page = bench.backend.page_nbytes
-            for huge in (None, False, True, "explicit", None):
-                try:
-                    bench.backend.choose_pages(page, huge=huge)
-                except MissingCapabilityError:
-                    assert huge, f"choose_pages(huge={huge}) must not be refused"
-                reservation = bench.reserve(4 * page)
-                bench.commit(reservation, page, 2 * page)
-                _use(bench, reservation, page, 2 * page)
-                bench.backend.decommit(reservation, 2 * page, page)
+    def test_a_range_is_settled_however_much_of_it_is_committed(self) -> None:
+        with self.workbench(Capability.SETTLE) as bench:
+            unit = bench.unit
+            for committed in ((), (1,), (2, 3), (1, 2, 3)):
+                reservation = bench.reserve(6 * unit)
+                for part in (0, *committed):
+                    bench.commit(reservation, part * unit, unit)
+                bench.backend.settle(reservation, unit, 3 * unit, committed_nbytes=unit)
+                bench.commit(reservation, unit, 3 * unit)
+                use(bench, reservation, 0, 4 * unit)
+                bench.backend.decommit(reservation, 0, 4 * unit)
                 bench.release(reservation)
 
 
-def _use(bench: Workbench, reservation: Reservation, offset: int, nbytes: int) -> None:
+def use(bench: Workbench, reservation: Reservation, offset: int, nbytes: int) -> None:
     """Write and read the ends of a committed range, where that can be done."""
     if not bench.has_content:
         return

@@ -1,10 +1,23 @@
 """The tests that every backend has to pass, as one class to subclass."""
 
-from madl.testing.choosing import NumaTests, PrefaultTests
-from madl.testing.committing import CommitTests, HugePagesTests, RemapTests
-from madl.testing.content import CopyTests, FillTests, HostAccessTests, ViewTests
+from madl.testing.choosing import (
+    GuardPagesTests,
+    HandlePagesTests,
+    HugePagesTests,
+    NumaTests,
+    PrefaultTests,
+)
+from madl.testing.committing import CommitTests, RemapTests, SettleTests
+from madl.testing.content import (
+    FillTests,
+    HostAccessTests,
+    ViewTests,
+    ZeroWhenNewTests,
+)
+from madl.testing.copying import CopyTests, PeerCopyTests, StagedCopyTests
+from madl.testing.exporting import CudaArrayTests, DlpackTests
 from madl.testing.mandatory import MandatoryTests
-from madl.testing.ordering import StreamTests
+from madl.testing.ordering import CaptureTests, StreamTests
 from madl.testing.sharing import ShareTests
 from madl.testing.walk import PoolTests
 
@@ -13,14 +26,23 @@ class BackendConformance(
     MandatoryTests,
     CommitTests,
     RemapTests,
+    SettleTests,
     HugePagesTests,
+    HandlePagesTests,
+    GuardPagesTests,
     PrefaultTests,
     NumaTests,
     HostAccessTests,
+    ZeroWhenNewTests,
     CopyTests,
+    PeerCopyTests,
+    StagedCopyTests,
     FillTests,
     ViewTests,
     StreamTests,
+    CaptureTests,
+    DlpackTests,
+    CudaArrayTests,
     ShareTests,
     PoolTests,
 ):

@@ -1,11 +1,11 @@
-"""Tests of HOST_ACCESS, COPY, FILL and VIEW: bytes are where they were put."""
+"""Conformance tests of HOST_ACCESS, ZERO_WHEN_NEW, FILL and VIEW: what bytes are."""
 
 from madl.backends.protocol import Capability
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.testing.case import BackendCase
 from madl.testing.workbench import address_of, assert_bytes, pattern
 
-_ODD_OFFSET, _ODD_NBYTES = 1037, 1001  # copies and fills are of any bytes
+ODD_OFFSET, ODD_NBYTES = 1037, 1001  # copies and fills are of any bytes
 
 
 class HostAccessTests(BackendCase):
@@ -38,66 +38,18 @@ class HostAccessTests(BackendCase):
                 )
 
 
-class CopyTests(BackendCase):
-    """What ``Capability.COPY`` promises without a stream."""
+class ZeroWhenNewTests(BackendCase):
+    """What ``Capability.ZERO_WHEN_NEW`` promises."""
 
-    def test_bytes_go_to_the_device_and_back(self) -> None:
-        with self.workbench(Capability.COPY) as bench:
-            nbytes = 3 * bench.unit
-            reservation = bench.usable(nbytes)
-            data = pattern(nbytes, 1)
-            bench.backend.copy_from_host(reservation, 0, memoryview(data))
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), data, "copied from and to the host")
-
-    def test_a_copy_changes_its_own_bytes_only(self) -> None:
-        with self.workbench(Capability.COPY) as bench:
-            nbytes = 2 * bench.unit
-            reservation = bench.usable(nbytes)
-            expected = bytearray(pattern(nbytes, 1))
-            bench.backend.copy_from_host(reservation, 0, memoryview(expected))
-            data = pattern(_ODD_NBYTES, 2)
-            stop = _ODD_OFFSET + _ODD_NBYTES
-            bench.backend.copy_from_host(reservation, _ODD_OFFSET, memoryview(data))
-            expected[_ODD_OFFSET:stop] = data
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), bytes(expected), "after a copy into the middle")
-            part = bytearray(_ODD_NBYTES)
-            bench.backend.copy_to_host(reservation, _ODD_OFFSET, memoryview(part))
-            assert_bytes(bytes(part), data, "copied out of the middle")
-
-    def test_a_copy_is_complete_on_return(self) -> None:
-        with self.workbench(Capability.COPY) as bench:
-            nbytes = 16 * bench.unit
-            reservation = bench.usable(nbytes)
-            data = pattern(nbytes, 1)
-            source = bytearray(data)
-            bench.backend.copy_from_host(reservation, 0, memoryview(source))
-            source[:] = bytes(nbytes)  # it must not be looked at any more
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), data, "without a stream, from changed memory")
-
-    def test_bytes_move_inside_the_device(self) -> None:
-        with self.workbench(Capability.COPY) as bench:
-            nbytes = 2 * bench.unit
-            source, target = bench.usable(nbytes), bench.usable(nbytes)
-            data = pattern(nbytes, 1)
-            bench.write(source, 0, data)
-            bench.write(target, 0, bytes(nbytes))
-            bench.backend.copy_inside(source, 5, target, _ODD_OFFSET, _ODD_NBYTES)
-            bench.backend.copy_inside(target, _ODD_OFFSET, target, 3, 512)
-            expected = bytearray(nbytes)
-            expected[_ODD_OFFSET : _ODD_OFFSET + _ODD_NBYTES] = data[
-                5 : 5 + _ODD_NBYTES
-            ]
-            expected[3:515] = data[5:517]
-            assert_bytes(
-                bench.read(target, 0, nbytes), bytes(expected), "copied inside"
-            )
-            assert_bytes(bench.read(source, 0, nbytes), data, "the source of a copy")
+    def test_what_was_never_written_reads_as_zero(self) -> None:
+        with self.content_workbench(Capability.ZERO_WHEN_NEW) as bench:
+            nbytes = 4 * bench.unit
+            for number in range(3):
+                reservation = bench.usable(nbytes)
+                found = bench.read(reservation, 0, nbytes)
+                assert_bytes(found, bytes(nbytes), f"reservation {number}, unwritten")
+                bench.write(reservation, 0, pattern(nbytes, number))
+                bench.release(reservation)
 
 
 class FillTests(BackendCase):
@@ -113,7 +65,7 @@ class FillTests(BackendCase):
             for value, offset, count in (
                 (0, 0, 512),
                 (255, 512, 1),
-                (90, _ODD_OFFSET, _ODD_NBYTES),
+                (90, ODD_OFFSET, ODD_NBYTES),
                 (7, nbytes - 3, 3),
             ):
                 bench.backend.fill(reservation, offset, count, value)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 
-from madl.backends.protocol import Capability, Reservation
+from madl.backends.protocol import Backend, Capability, Reservation, Staging
 from madl.pool.weak_sets import living
 from madl.testing.faults import MisuseError
 from madl.testing.streams import FakeEvent, FakeStream
@@ -97,6 +97,60 @@ class FakeBytes:
             raise MisuseError(f"copy of {nbytes} inside the device overlaps itself")
         self._do("copy_inside", nbytes, stream, lambda: self._move(*places(), nbytes))
 
+    def reaches(self, backend: Backend) -> bool:
+        """Return whether another backend is a fake one with bytes."""
+        return isinstance(backend, FakeBytes)
+
+    def shares_streams(self, backend: Backend) -> bool:
+        """Return whether another backend is this one."""
+        return isinstance(backend, FakeBytes) and backend is self
+
+    def copy_from_device(
+        self,
+        backend: Backend,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from another fake device."""
+        if not isinstance(backend, FakeBytes):
+            raise MisuseError(f"copy from {backend!r}, which is not reached")
+        there = backend
+
+        def places() -> tuple[int, int]:
+            needed = Capability.PEER_COPY
+            start = there._usable(Capability.COPY, source, source_offset, nbytes)
+            to = self._usable(needed, destination, destination_offset, nbytes)
+            return start, to
+
+        places()
+        there.default_stream.pump()
+        self._do(
+            "copy_from_device", nbytes, stream, lambda: self._move(*places(), nbytes)
+        )
+
+    def staging(self, host: memoryview, stream: object) -> Staging | None:
+        """Let any host memory be staged, in a stream of its own for none."""
+        own = self.make_stream() if stream is None else self._stream(stream)
+        return Staging("cpu", own, own.pump)
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return False: work is never captured here, but a subclass may say so."""
+        self._stream(stream)
+        return False
+
+    def stream_handle(self, stream: object) -> int:
+        """Return a number for a stream, which no device knows."""
+        return id(self._stream(stream))
+
+    def buffer_over(self, address: int, nbytes: int, owner: object) -> "FakeExport":
+        """Return what exports a range as host memory."""
+        return FakeExport(address, nbytes, owner)
+
     def fill(
         self,
         reservation: Reservation,
@@ -184,13 +238,34 @@ class FakeBytes:
         self._maps.pop(address, None)
 
     def _spoil(self, start: int, nbytes: int) -> None:
-        """Put garbage where content is undefined."""
+        """Put garbage where content is undefined; zeros where they are promised."""
         if self._maps:
-            ctypes.memset(start, GARBAGE, nbytes)
+            is_zero = Capability.ZERO_WHEN_NEW in self.capabilities
+            ctypes.memset(start, 0 if is_zero else GARBAGE, nbytes)
 
     def _move(self, start: int, to: int, nbytes: int) -> None:
         if self._maps:
             ctypes.memmove(to, start, nbytes)
+
+
+class FakeExport:
+    """Exports a range by way of NumPy, whose capsules are native."""
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        import numpy as np  # it is loaded when it is needed
+
+        held = (ctypes.c_ubyte * nbytes).from_address(address)
+        held.owner = owner  # type: ignore[attr-defined]  # ctypes keeps attributes
+        self._array = np.frombuffer(memoryview(held), np.uint8)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self._array.__dlpack_device__()
+        return int(kind), index
+
+    def __dlpack__(self, *, stream: object = None, **options: object) -> object:
+        """Return a capsule; work of fake streams takes no notice of it."""
+        export: Callable[..., object] = self._array.__dlpack__
+        return export(**options)
 
 
 def _event(event: object) -> FakeEvent:

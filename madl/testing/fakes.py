@@ -47,16 +47,13 @@ class FakeBackend(FakeBytes):
 
     Args:
         total_nbytes: What the device has; more is refused.
-        capabilities: What it claims, and has. Bytes with any of HOST_ACCESS, COPY and
-            FILL. The work of streams is done when somebody waits for it. SHARE it has
-            not: it is of one process.
+        capabilities: What it claims, and has; SIMULATED always, and SETTLE with COMMIT.
+            Bytes with any of HOST_ACCESS, COPY and FILL. The work of streams is done
+            when it is waited for. SHARE it has not: it is of one process.
         fail_on_call: The number of a call that fails, counted from 1.
         fault: Which calls fail, said in full.
         device: Its name.
     """
-
-    is_simulated = True
-    """Each is a device of its own, whatever its name."""
 
     def __init__(
         self,
@@ -69,9 +66,11 @@ class FakeBackend(FakeBytes):
     ) -> None:
         super().__init__()
         self.device = device
-        self.capabilities = capabilities
         if Capability.SHARE in capabilities:
             raise MisuseError("a fake device of one process claims SHARE")
+        self.capabilities = capabilities | Capability.SIMULATED
+        if Capability.COMMIT in capabilities:
+            self.capabilities |= Capability.SETTLE
         self.granularity = GRANULARITY
         self.alignment = ALIGNMENT
         self.page_nbytes = 4 * GRANULARITY
@@ -81,6 +80,7 @@ class FakeBackend(FakeBytes):
         self.reservations: dict[int, Reservation] = {}
         self.chosen_pages: tuple[int, HugePages] | None = None
         self.is_prefaulting = False
+        self.has_guard_pages = False
         self.node: int | None = None
         self._committed: set[int] = set()  # the addresses of granules
         self._next_address = ALIGNMENT
@@ -221,11 +221,23 @@ class FakeBackend(FakeBytes):
         """Note what was chosen; its bytes are there from the start."""
         self.is_prefaulting = prefault
 
+    def page_nbytes_for(self, limit_nbytes: int) -> int:
+        """Return the usual page, for any limit."""
+        return self.page_nbytes
+
+    def choose_guard_pages(self) -> None:
+        """Note what was chosen; it sees any use of what is not committed as it is."""
+        self.has_guard_pages = True
+
     def choose_node(self, node: int | None) -> None:
         """Note what was chosen; there is one node."""
         if node:
             raise MissingCapabilityError(self.device, f"NUMA node {node}", "node 0")
         self.node = node
+
+    def describe(self) -> dict[str, str]:
+        """Return how often it was called."""
+        return {"calls": str(len(self.calls))}
 
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> FakeView:
         """Return an object that stands for a part."""

@@ -1,4 +1,4 @@
-"""Tests of what every backend has: seven names, and memory that comes back."""
+"""Conformance tests of every backend: seven names, and memory that comes back."""
 
 import random
 import re
@@ -6,20 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from unittest import SkipTest
 
-from madl.backends.choices import NumaBackend, PrefaultBackend
 from madl.backends.protocol import (
+    PROTOCOLS,
     Backend,
     Capability,
-    CommitBackend,
-    CopyBackend,
-    FillBackend,
-    HugePageBackend,
     MemoryInfo,
-    RemapBackend,
     Reservation,
-    ShareBackend,
-    StreamOrderedBackend,
-    ViewBackend,
+    missing_names,
 )
 from madl.errors import OutOfMemoryError
 from madl.hotpath import BLOCK_GRANULARITY
@@ -30,21 +23,16 @@ from madl.testing.workbench import REFUSALS, Workbench
 IMPOSSIBLE_NBYTES = 1 << 62
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d+)?")
-_PROTOCOLS: dict[Capability, type] = {
-    Capability.COMMIT: CommitBackend,
-    Capability.REMAP: RemapBackend,
-    Capability.HUGE_PAGES: HugePageBackend,
-    Capability.PREFAULT: PrefaultBackend,
-    Capability.NUMA: NumaBackend,
-    Capability.COPY: CopyBackend,
-    Capability.FILL: FillBackend,
-    Capability.VIEW: ViewBackend,
-    Capability.STREAM_ORDERED: StreamOrderedBackend,
-    Capability.SHARE: ShareBackend,
-}
 _NEEDS = {
     Capability.REMAP: Capability.COMMIT,
     Capability.HUGE_PAGES: Capability.COMMIT,
+    Capability.HANDLE_PAGES: Capability.COMMIT,
+    Capability.GUARD_PAGES: Capability.COMMIT | Capability.HOST_ACCESS,
+    Capability.SETTLE: Capability.COMMIT,
+    Capability.PEER_COPY: Capability.COPY,
+    Capability.STAGED_COPY: Capability.COPY | Capability.STREAM_ORDERED,
+    Capability.CAPTURE: Capability.STREAM_ORDERED,
+    Capability.CUDA_ARRAY: Capability.STREAM_ORDERED,
 }
 
 
@@ -52,7 +40,7 @@ class MandatoryTests(BackendCase):
     """The mandatory part of the protocol."""
 
     def test_it_has_the_seven_names_of_a_backend(self) -> None:
-        missing = _missing(self.open_backend(), Backend)
+        missing = missing_names(self.open_backend(), Backend)
         assert not missing, f"a backend must have {', '.join(missing)}"
 
     def test_its_device_has_a_proper_name(self) -> None:
@@ -69,8 +57,8 @@ class MandatoryTests(BackendCase):
             assert isinstance(claimed, Capability), (
                 f"capabilities must be a Capability, got {claimed!r}"
             )
-            for capability, protocol in _PROTOCOLS.items():
-                missing = _missing(bench.backend, protocol)
+            for capability, protocol in PROTOCOLS.items():
+                missing = missing_names(bench.backend, protocol)
                 assert capability not in claimed or not missing, (
                     f"it claims {capability.name}, but has no {', '.join(missing)}"
                 )
@@ -106,11 +94,21 @@ class MandatoryTests(BackendCase):
             )
 
     def test_what_it_says_of_itself_is_text(self) -> None:
-        describe = getattr(self.open_backend(), "describe", dict)  # it is optional
-        for name, value in describe().items():
-            assert isinstance(name, str), f"describe() has a key {name!r}, not a text"
-            assert isinstance(value, str), (
-                f"describe() has {name!r}: {value!r}, no text"
+        with self.workbench(Capability.DESCRIBE) as bench:
+            for name, value in bench.backend.describe().items():
+                assert isinstance(name, str), f"describe() has a key {name!r}, no text"
+                assert isinstance(value, str), (
+                    f"describe() has {name!r}: {value!r}, no text"
+                )
+
+    def test_a_simulated_device_is_one_of_its_own(self) -> None:
+        with self.workbench(Capability.SIMULATED) as bench, self.workbench() as other:
+            if bench.backend is other.backend:
+                raise SkipTest("make_backend() returns the same backend each time")
+            before = other.available_nbytes()
+            bench.usable(bench.unit)
+            assert other.available_nbytes() == before, (
+                "it claims SIMULATED, but two of its objects take from one device"
             )
 
     def test_a_reservation_is_what_was_asked_for(self) -> None:
@@ -237,18 +235,6 @@ def _refusal(bench: Workbench, nbytes: int) -> OutOfMemoryError:
             f"a device that refuses raises OutOfMemoryError, got {error!r}"
         ) from error
     raise AssertionError(f"reserve({nbytes}) must be refused: no device has as much")
-
-
-def _missing(backend: object, protocol: type) -> list[str]:
-    """Return what a protocol and its parents ask for, and the backend has not."""
-    asked = {
-        name
-        for part in protocol.__mro__
-        if part.__module__ == Backend.__module__
-        for name in vars(part)
-        if not name.startswith("_")
-    }
-    return sorted(name for name in asked if not hasattr(backend, name))
 
 
 def _assert_refused(bench: Workbench, reservation: Reservation, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of STREAM_ORDERED: queued work is done in order, and can be waited for."""
+"""Conformance tests of STREAM_ORDERED and CAPTURE: queued work is done in order."""
 
 from madl.backends.protocol import Capability
 from madl.sizes import align_up
@@ -111,3 +111,13 @@ class StreamTests(BackendCase):
             bench.backend.synchronize(bench.backend.record(stream))
             expected = bytes(bench.unit)
             assert_bytes(bench.read(reservation, 0, bench.unit), expected, "filled")
+
+
+class CaptureTests(BackendCase):
+    """What ``Capability.CAPTURE`` promises of streams that are not captured."""
+
+    def test_a_stream_that_is_not_captured_says_so(self) -> None:
+        with self.workbench(Capability.CAPTURE) as bench:
+            for stream in (None, self.make_stream(bench.backend)):
+                found = bench.backend.is_capturing(stream)
+                assert found is False, f"{stream!r} is captured by no graph: {found!r}"

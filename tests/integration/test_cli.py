@@ -324,7 +324,7 @@ def test_info_as_json_has_every_device() -> None:
     facts = json.loads(madl("info", "--json").stdout)
 
     assert {"cpu", "sim"} <= set(facts["devices"])
-    assert facts["devices"]["sim"]["capabilities"] == "COMMIT, REMAP"
+    assert facts["devices"]["sim"]["capabilities"] == "COMMIT, REMAP, SETTLE, SIMULATED"
     assert "HOST_ACCESS" in facts["devices"]["cpu"]["capabilities"]
     assert {"version", "core", "python", "system"} <= set(facts)
 

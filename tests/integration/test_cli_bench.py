@@ -16,6 +16,7 @@ SPREADS = ("pool_ns", "device_us", "device_over_pool", "loop_ns")
 COUNTING = """
 import atexit, collections, json, os
 from madl.backends import hookimpl
+from madl.backends.protocol import Capability
 from madl.backends.sim import SimBackend
 
 opened = []
@@ -40,6 +41,10 @@ class Counting(SimBackend):
         super().release(reservation)
 
 class ByHandles(Counting):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.capabilities |= Capability.HANDLE_PAGES
+
     def page_nbytes_for(self, limit_nbytes):
         return self.page_nbytes
 

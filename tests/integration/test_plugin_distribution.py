@@ -164,7 +164,7 @@ def test_info_describes_the_device_of_the_sample(
 ) -> None:
     described = info["devices"]["nvme:0"]
 
-    assert described["capabilities"] == "HOST_ACCESS"
+    assert described["capabilities"] == "HOST_ACCESS, DESCRIBE"
     assert described["folder"] == str(environment.folder)
 
 

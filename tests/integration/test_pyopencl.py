@@ -138,7 +138,7 @@ def test_freed_arrays_are_used_again_without_asking_the_device(pool: Pool) -> No
 
 
 def test_running_out_of_memory_is_the_pools_error(pool: Pool) -> None:
-    with Pool(pool._backend.inner, limit=4 * MIB) as limited:
+    with Pool(pool._backend.backend, limit=4 * MIB) as limited:
         queue, allocator = default_queue(limited), PoolAllocator(limited)
         held = cla.zeros(queue, 3 * MIB, np.uint8, allocator=allocator)
 

@@ -30,7 +30,8 @@ class TestFakeThatTheHostCannotReach(TestFakeWithEverything):
         return FakeBackend(
             capabilities=ALL
             & ~(Capability.HOST_ACCESS | Capability.COMMIT)
-            & ~(Capability.REMAP | Capability.HUGE_PAGES)
+            & ~(Capability.REMAP | Capability.HUGE_PAGES | Capability.HANDLE_PAGES)
+            & ~(Capability.GUARD_PAGES | Capability.SETTLE | Capability.DLPACK)
             & ~(Capability.PINNED | Capability.MANAGED),
             total_nbytes=8 << 20,
         )

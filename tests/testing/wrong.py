@@ -1,8 +1,16 @@
 """Backends that are wrong in one way each."""
 
 import threading
+from typing import ClassVar
 
-from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
+from madl.backends.protocol import (
+    Backend,
+    Capability,
+    HugePages,
+    MemoryInfo,
+    Reservation,
+    Staging,
+)
 from madl.errors import (
     BackendCallError,
     MissingCapabilityError,
@@ -10,13 +18,18 @@ from madl.errors import (
     OutOfMemoryError,
 )
 from madl.testing import FakeBackend, FakeEvent, FakeStream, FakeView
+from madl.testing.fake_bytes import FakeExport
 
 EVERYTHING = ~Capability.SHARE
-WITHOUT_COMMIT = EVERYTHING & ~(
-    Capability.COMMIT | Capability.REMAP | Capability.HUGE_PAGES
+WITHOUT_COMMIT = (
+    EVERYTHING
+    & ~(Capability.COMMIT | Capability.REMAP | Capability.HUGE_PAGES)
+    & ~(Capability.HANDLE_PAGES | Capability.GUARD_PAGES | Capability.SETTLE)
 )
-DISTANT = WITHOUT_COMMIT & ~(
-    Capability.HOST_ACCESS | Capability.PINNED | Capability.MANAGED
+DISTANT = (
+    WITHOUT_COMMIT
+    & ~(Capability.HOST_ACCESS | Capability.PINNED | Capability.MANAGED)
+    & ~Capability.DLPACK
 )
 """Memory that the CPU cannot reach."""
 
@@ -133,7 +146,7 @@ class BelongsToOneThread(Wrong):
 
 
 class DescribesItselfInNumbers(Wrong):
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:  # type: ignore[override]  # the mistake
         return {"folder": "/", "level": 7}
 
 
@@ -450,3 +463,85 @@ class HasANewKeyEachTime(Wrong):
     def stream_key(self, stream: object) -> object:
         self._stream(stream)
         return object()
+
+
+class SharesItsMemory(Wrong):
+    """It claims to be simulated, and all objects count what they take together."""
+
+    _taken: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._committed = self._taken
+
+
+class IsNotZeroWhenNew(Wrong):
+    def _spoil(self, start: int, nbytes: int) -> None:
+        self.capabilities &= ~Capability.ZERO_WHEN_NEW
+        super()._spoil(start, nbytes)
+        self.capabilities |= Capability.ZERO_WHEN_NEW
+
+
+class CopiesFromTheStart(Wrong):
+    def copy_from_device(
+        self,
+        backend: Backend,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        super().copy_from_device(
+            backend, source, 0, destination, destination_offset, nbytes, stream=stream
+        )
+
+
+class ReachesAll(Wrong):
+    def reaches(self, backend: Backend) -> bool:
+        return True
+
+
+class FinishesNothing(Wrong):
+    def staging(self, host: memoryview, stream: object) -> Staging:
+        return Staging("cpu", stream or self.make_stream(), lambda: None)
+
+
+class AlwaysCaptures(Wrong):
+    def is_capturing(self, stream: object) -> bool:
+        return True
+
+
+class HasAnOddPageForALimit(Wrong):
+    def page_nbytes_for(self, limit_nbytes: int) -> int:
+        return max(limit_nbytes // 1000, self.page_nbytes)
+
+
+class GuardsWhatItCommits(Wrong):
+    def commit(self, reservation: Reservation, offset: int, nbytes: int) -> None:
+        if not self.has_guard_pages:
+            super().commit(reservation, offset, nbytes)
+
+
+class SettlesNothing(Wrong):
+    def settle(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        *,
+        committed_nbytes: int,
+    ) -> None:
+        """Do nothing."""
+
+
+class ForgetsTheOwner(Wrong):
+    def buffer_over(self, address: int, nbytes: int, owner: object) -> FakeExport:
+        return super().buffer_over(address, nbytes, None)
+
+
+class TellsTheSameHandle(Wrong):
+    def stream_handle(self, stream: object) -> int:
+        return 0 if stream is None else 7

@@ -9,7 +9,7 @@ is taken from the driver is an option of the backend, since it is the same memor
 from typing import cast
 
 from madl.backends.cuda.calls import KINDS, CudaCalls, device_count
-from madl.backends.cuda.copies import CudaWork
+from madl.backends.cuda.copies import WORK, CudaWork
 from madl.backends.cuda.device import (
     CONCURRENT_MANAGED_ACCESS,
     MANAGED_MEMORY,
@@ -18,6 +18,7 @@ from madl.backends.cuda.device import (
     CudaDevice,
 )
 from madl.backends.cuda.interop import CudaExchange
+from madl.backends.cuda.interop import wrap_array as wrap_array
 from madl.backends.cuda.pages import CudaPages, PagedReservation
 from madl.backends.cuda.segments import SORTS, CudaSegments, SegmentReservation
 from madl.backends.cuda.streams import CudaStreams
@@ -111,9 +112,10 @@ class CudaBackend(CudaWork, CudaExchange):
         return memory
 
     def _find_capabilities(self) -> Capability:
-        found = Capability.COPY | Capability.FILL | Capability.STREAM_ORDERED
+        found = WORK | Capability.DLPACK | Capability.CUDA_ARRAY | Capability.DESCRIBE
         if self.memory == "pages":
             found |= Capability.COMMIT | Capability.REMAP
+            found |= Capability.HANDLE_PAGES | Capability.SETTLE
         if self.memory == "pinned":
             found |= Capability.PINNED | Capability.HOST_ACCESS
         if self.memory == "managed":

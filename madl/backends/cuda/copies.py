@@ -6,13 +6,22 @@ it, and waited for: by themselves some of the driver's copies return early.
 
 from abc import abstractmethod
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from madl.backends.cuda.calls import SUCCESS
 from madl.backends.cuda.device import CudaDevice
 from madl.backends.cuda.streams import CudaEvent, CudaStreams, handle_of
-from madl.backends.protocol import Capability, Reservation
-from madl.backends.staging import Staging
+from madl.backends.protocol import Backend, Capability, Reservation, Staging
+
+WORK = (
+    Capability.COPY
+    | Capability.PEER_COPY
+    | Capability.STAGED_COPY
+    | Capability.FILL
+    | Capability.STREAM_ORDERED
+    | Capability.CAPTURE
+)
+"""What ``CudaWork`` has the methods for."""
 
 _LEGACY = 1
 _MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -86,7 +95,7 @@ class CudaWork:
 
     def copy_from_device(
         self,
-        backend: "CudaWork",
+        backend: Backend,
         source: Reservation,
         source_offset: int,
         destination: Reservation,
@@ -100,31 +109,23 @@ class CudaWork:
         It goes from device to device where these can reach each other, else the
         driver takes it through host memory.
 
-        Args:
-            backend: Whose memory the source is.
-            source: Where it comes from.
-            source_offset: In ``source``.
-            destination: Where it goes.
-            destination_offset: In ``destination``.
-            nbytes: How much.
-            stream: Of this backend's device; without one it is complete on return.
+        Managed memory and pinned memory, which is pinned for all devices, have
+        addresses that any device can use.
         """
-        of = backend._at(source, source_offset, nbytes)
+        there = cast("CudaWork", backend)
+        of = there._at(source, source_offset, nbytes)
         to = self._at(destination, destination_offset, nbytes)
-        reached = (self.capabilities | backend.capabilities) & _BY_THE_CPU
+        reached = (self.capabilities | there.capabilities) & _BY_THE_CPU
         if reached or self.shares_streams(backend):
             self._queue(_ANY, to, of, nbytes, stream=stream)
             return
-        contexts = (self._device.context, backend._device.context)
+        contexts = (self._device.context, there._device.context)
         self._queue(
             "cuMemcpyPeerAsync", to, contexts[0], of, contexts[1], nbytes, stream=stream
         )
 
     def reaches(self, backend: object) -> bool:
-        """Return whether ``copy_from_device`` takes memory of another backend.
-
-        Host memory is pinned for all devices, and managed memory is everybody's.
-        """
+        """Return whether another backend is of CUDA."""
         return isinstance(backend, CudaWork)
 
     def shares_streams(self, backend: object) -> bool:

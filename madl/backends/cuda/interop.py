@@ -1,15 +1,21 @@
-"""CUDA memory as other libraries want to hear of it."""
+"""Interoperation with other CUDA libraries: their arrays copied, madl's exported.
+
+An array is recognised by CUDA's array interface, whichever library it is of.
+"""
 
 import importlib
+import math
 from typing import Any
 
+from madl.backends.cuda.copies import WORK, CudaWork
 from madl.backends.cuda.device import CudaDevice
-from madl.backends.cuda.streams import handle_of
-from madl.errors import MissingCapabilityError
+from madl.backends.cuda.streams import CudaStreams, handle_of
+from madl.backends.protocol import ArrayPlace, DlpackExporter, MemoryInfo, Reservation
+from madl.errors import MissingCapabilityError, NotContiguousError
 
 
 class CudaExchange:
-    """The part of a CUDA backend that tells other libraries what lies where."""
+    """The part of a CUDA backend that other libraries ask what lies where."""
 
     device: str
     _device: CudaDevice
@@ -23,13 +29,8 @@ class CudaExchange:
         """Return the driver's handle of a stream, 1 for the legacy default one."""
         return handle_of(stream)
 
-    def buffer_over(self, address: int, nbytes: int, owner: object) -> Any:  # noqa: ANN401  # cuda.core has no types here
+    def buffer_over(self, address: int, nbytes: int, owner: object) -> DlpackExporter:
         """Return a buffer of ``cuda.core``, whose DLPack capsules are native.
-
-        Args:
-            address: Where it starts.
-            nbytes: How long it is.
-            owner: What the buffer, and every capsule of it, keeps.
 
         Raises:
             MissingCapabilityError: cuda.core is not installed.
@@ -41,4 +42,86 @@ class CudaExchange:
                 self.device, "DLPack without cuda.core", "pip install cuda-core"
             ) from error
         with self._device.current():
-            return core.Buffer.from_handle(address, nbytes, owner=owner)
+            made: DlpackExporter = core.Buffer.from_handle(address, nbytes, owner=owner)
+        return made
+
+
+class CudaLent(CudaWork):
+    """Copies memory that another library owns, at whatever address it is given.
+
+    Args:
+        index: The number of the device.
+    """
+
+    granularity = alignment = 1
+    capabilities = WORK
+
+    def __init__(self, index: int) -> None:
+        self.device = f"cuda:{index}"
+        self._device = CudaDevice(self.device, index)
+        self._streams = CudaStreams(self._device)
+        self._is_host = False
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Raise: its memory is reserved by another library."""
+        raise self._not_ours()
+
+    def release(self, reservation: Reservation) -> None:
+        """Raise, likewise."""
+        raise self._not_ours()
+
+    def memory_info(self) -> MemoryInfo:
+        """Return the device's memory."""
+        unused, total = self._device.memory_info()
+        return MemoryInfo(total, unused)
+
+    def _not_ours(self) -> MissingCapabilityError:
+        return MissingCapabilityError(
+            self.device, "reservations in memory of another library", "CudaBackend"
+        )
+
+    def _at(self, reservation: Reservation, offset: int, nbytes: int) -> int:
+        assert reservation.address is not None, "CUDA has addresses"
+        return reservation.address + offset
+
+    def __eq__(self, other: object) -> bool:
+        """Whether one stream runs on both: with every memory of the same device."""
+        if not isinstance(other, CudaWork):
+            return NotImplemented
+        return self._device.index == other._device.index and not other._is_host
+
+    def __hash__(self) -> int:
+        return hash(self._device.index)
+
+
+def wrap_array(array: Any) -> ArrayPlace:  # noqa: ANN401  # of CuPy, Numba, PyTorch
+    """Return where an array lies that offers CUDA's array interface.
+
+    Raises:
+        NotContiguousError: It has gaps.
+    """
+    import numpy as np
+
+    interface = array.__cuda_array_interface__
+    shape, strides = interface["shape"], interface.get("strides")
+    itemsize = np.dtype(interface["typestr"]).itemsize
+    if strides is not None and not _has_no_gaps(shape, strides, itemsize):
+        raise NotContiguousError(tuple(shape), tuple(strides))
+    address, is_readonly = interface["data"]
+    has_index = hasattr(array, "__dlpack_device__")
+    index = array.__dlpack_device__()[1] if has_index else 0
+    nbytes = math.prod(shape) * itemsize
+    reservation = Reservation(address, nbytes, address)
+    stream = interface.get("stream")
+    return ArrayPlace(CudaLent(index), reservation, 0, nbytes, stream, is_readonly)
+
+
+def _has_no_gaps(shape: Any, strides: Any, itemsize: int) -> bool:  # noqa: ANN401  # sequences
+    expected = itemsize
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length == 0:
+            return True
+        if length > 1 and stride != expected:
+            return False
+        expected *= length
+    return True

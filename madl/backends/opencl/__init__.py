@@ -20,8 +20,14 @@ from madl.backends.opencl.errors import too_large, translated, translation
 from madl.backends.opencl.fork import check_process, is_child, leave_to_parent
 from madl.backends.opencl.queues import Queues
 from madl.backends.opencl.svm import ManagedMemory
-from madl.backends.protocol import Backend, Capability, MemoryInfo, Reservation
-from madl.errors import BackendNotFoundError, MadlError
+from madl.backends.protocol import (
+    ArrayPlace,
+    Backend,
+    Capability,
+    MemoryInfo,
+    Reservation,
+)
+from madl.errors import BackendNotFoundError, MadlError, NotContiguousError
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:
@@ -83,6 +89,7 @@ class OpenclBackend:
             | Capability.COPY
             | Capability.FILL
             | Capability.STREAM_ORDERED
+            | Capability.DESCRIBE
         )
         self.held: dict[int, Reservation] = {}  # by the id of its native object
         leave_to_parent(self)
@@ -283,3 +290,31 @@ def madl_open(device: str) -> Backend | None:
     if device.partition(":")[0] not in (KIND, MANAGED_KIND):
         return None
     return OpenclBackend(device)
+
+
+def wrap_array(array: Any) -> ArrayPlace:  # noqa: ANN401  # pyopencl has no types here
+    """Return where an array of PyOpenCL lies.
+
+    Raises:
+        NotContiguousError: It has gaps.
+        ValueError: It has no queue.
+        TypeError: It is over shared virtual memory.
+    """
+    import pyopencl as cl
+
+    if not array.flags.c_contiguous:
+        raise NotContiguousError(array.shape, array.strides)
+    if array.queue is None:
+        raise ValueError(
+            "the PyOpenCL array has no queue. Try: array.with_queue(queue)"
+        )
+    native = array.base_data
+    if native is not None and not isinstance(native, cl.MemoryObjectHolder):
+        raise TypeError(
+            f"the PyOpenCL array is over {type(native).__name__}, no buffer. Try: the "
+            "memory under it, madl.integrations.pyopencl.memory_of(array)"
+        )
+    offset, nbytes = array.offset, array.nbytes
+    reservation = Reservation(native, offset + nbytes, None)
+    backend = OpenclBackend(array.queue)
+    return ArrayPlace(backend, reservation, offset, nbytes, array.queue, False)

@@ -3,9 +3,8 @@
 from typing import Any, Literal, NamedTuple, cast
 
 from madl import settings
-from madl.backends.choices import GuardPagesBackend
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import HugePages
+from madl.backends.protocol import Capability, GuardPagesBackend, HugePages
 from madl.errors import MissingCapabilityError
 from madl.pool.debug.patterns import HostBytes, guard_bytes_of
 
@@ -104,12 +103,11 @@ def _choose_guard_pages(
             raise MissingCapabilityError(
                 backend.device, "guard pages beside huge ones", "leave out huge_pages="
             )
-        # isinstance would look at all members of the protocol, and import for it.
-        if not hasattr(backend.inner, "choose_guard_pages"):
+        if Capability.GUARD_PAGES not in backend.capabilities:
             raise MissingCapabilityError(
                 backend.device, "OS pages that guard blocks", "debug=True"
             )
-        cast("GuardPagesBackend", backend.inner).choose_guard_pages()
+        cast("GuardPagesBackend", backend.backend).choose_guard_pages()
     except MissingCapabilityError:
         if is_asked:
             raise

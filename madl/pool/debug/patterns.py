@@ -8,10 +8,16 @@ import ctypes
 import functools
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from madl.backends.counted import CountedBackend
-from madl.backends.protocol import Capability, Reservation
+from madl.backends.protocol import (
+    Capability,
+    CopyBackend,
+    FillBackend,
+    Reservation,
+    StreamOrderedBackend,
+)
 from madl.errors import MissingCapabilityError
 from madl.errors.damage import MOST_SHOWN
 
@@ -109,19 +115,21 @@ class DeviceBytes:
     ends_nbytes = ENDS_NBYTES
 
     def __init__(self, backend: CountedBackend) -> None:
-        self._backend = backend
+        self._copying = cast("CopyBackend", backend.backend)
+        self._filling = cast("FillBackend", backend.backend)
+        self._ordered = cast("StreamOrderedBackend", backend.backend)
 
     def fill(self, stretch: Stretch, value: int, stream: object) -> None:
         """Queue the fill; without a stream it is complete on return."""
-        self._backend.fill(*stretch, value, stream=stream)
+        self._filling.fill(*stretch, value, stream=stream)
 
     def read(self, stretch: Stretch, stream: object) -> bytes:
         """Copy it to the host, and wait for that."""
         content = bytearray(stretch.nbytes)
         where = stretch.reservation, stretch.offset, memoryview(content)
-        self._backend.copy_to_host(*where, stream=stream)
+        self._copying.copy_to_host(*where, stream=stream)
         if stream is not None:
-            self._backend.synchronize(self._backend.record(stream))
+            self._ordered.synchronize(self._ordered.record(stream))
         return bytes(content)
 
 

@@ -6,6 +6,7 @@ CuPy that ask nothing of a device.
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,8 @@ def test_a_block_waits_for_a_stream_that_uses_it_too(
     array = cupy.empty(1000, "u1")
     address = array.data.ptr
     other = make_stream()
-    pool._backend.fill(*place(memory_of(array)), 0, stream=other)
+    backend: Any = pool._backend.backend
+    backend.fill(*place(memory_of(array)), 0, stream=other)
 
     record_stream(array, other)
     del array

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_an_importers_work_comes_after_what_is_queued(
     producer, importer = make_stream(), make_stream()
     memory = pool.allocate(64, stream=producer)
     copied = pool.allocate(64, stream=importer)
-    backend = pool._backend
+    backend: Any = pool._backend.backend
     memory.fill(0)
 
     backend.fill(*place(memory), 7, stream=producer)
@@ -198,7 +199,8 @@ def test_a_block_is_not_reused_while_an_importers_work_is_queued(
     memory = pool.allocate(64)
     address = memory.address
     capsule = memory.__dlpack__(stream=importer)
-    pool._backend.fill(*place(memory), 7, stream=importer)
+    backend: Any = pool._backend.backend
+    backend.fill(*place(memory), 7, stream=importer)
 
     del capsule
     memory.free()

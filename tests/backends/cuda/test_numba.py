@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,8 @@ def test_a_block_waits_for_a_stream_that_uses_it_too(
     stream = cuda.stream()
     array = cuda.device_array(1000, np.uint8)
     address = memory_of(array).address
-    pool._backend.fill(*place(memory_of(array)), 0, stream=stream)
+    backend: Any = pool._backend.backend
+    backend.fill(*place(memory_of(array)), 0, stream=stream)
 
     record_stream(array, stream)
     del array

@@ -142,7 +142,7 @@ def test_a_copy_is_behind_what_is_queued_in_its_stream(emulator: Emulator) -> No
 def test_a_graph_captures_a_direct_copy(emulator: Emulator) -> None:
     stream = make_stream()
     memory = Pool("cuda:0").allocate(NBYTES, stream=stream)
-    device = memory.pool._backend.inner._device
+    device = memory.pool._backend.backend._device
     blocks = emulator.count("host_blocks")
 
     with device.current():

@@ -108,7 +108,11 @@ def test_a_kind_of_memory_that_is_none_is_refused() -> None:
 
 def test_the_kinds_of_memory_have_their_capabilities() -> None:
     common = (
-        Capability.COPY | Capability.FILL | Capability.VIEW | Capability.STREAM_ORDERED
+        Capability.COPY
+        | Capability.FILL
+        | Capability.VIEW
+        | Capability.STREAM_ORDERED
+        | Capability.DESCRIBE
     )
     managed = common | Capability.MANAGED
 

@@ -36,7 +36,7 @@ pool.close()
 """,
     "an array is live": """
 import pyopencl.array
-queue = pool._backend.inner.queue
+queue = pool._backend.backend.queue
 array = cl.array.zeros(queue, 1000, "float32", allocator=PoolAllocator(pool))
 """,
     "a cycle holds all": """
@@ -48,11 +48,11 @@ del pool, memory
 """,
     "builtins hold all": """
 import builtins
-builtins.kept = [pool, memory, memory.native, pool._backend.inner.queue]
+builtins.kept = [pool, memory, memory.native, pool._backend.backend.queue]
 """,
     "a copy is on its way": """
-queue = cl.CommandQueue(pool._backend.inner.context)
-backend = pool._backend.inner
+queue = cl.CommandQueue(pool._backend.backend.context)
+backend = pool._backend.backend
 reservation = backend.reserve(1 << 24)
 backend.copy_from_host(reservation, 0, memoryview(bytes(1 << 24)), stream=queue)
 """,
@@ -93,7 +93,7 @@ def refused(use):
     return "it was not refused"
 
 if MEMORY == "buffer":
-    held = next(iter(pool._backend.inner.held.values())).native
+    held = next(iter(pool._backend.backend.held.values())).native
     witness = cl.MemoryObject.from_int_ptr(held.int_ptr)
     references = witness.reference_count
     del held
@@ -105,7 +105,7 @@ if pid == 0:
         lambda: memory.copy_to(bytearray(1 << 20)),
         lambda: memory[512:].native,
         lambda: madl.Pool("opencl:0"),
-        lambda: pool._backend.record(None),
+        lambda: pool._backend.backend.record(None),
     ]
     if MEMORY == "managed":
         del uses[1:3]

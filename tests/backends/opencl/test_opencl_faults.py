@@ -33,7 +33,7 @@ def open_pool(
 
 def use(pool: Pool, queue: object) -> None:
     """Call everything that a pool of this device can do."""
-    backend: Any = pool._backend
+    backend: Any = pool._backend.backend
     small, large = pool.allocate(1000), pool.allocate(3 * MIB)
     try:
         small.copy_from(bytes(range(250)) * 4)

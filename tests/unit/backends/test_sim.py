@@ -13,7 +13,9 @@ def test_it_can_remap_but_has_no_addresses() -> None:
     backend = SimBackend()
 
     assert isinstance(backend, RemapBackend)
-    assert backend.capabilities == Capability.COMMIT | Capability.REMAP
+    assert (
+        Capability.COMMIT | Capability.REMAP | Capability.SETTLE in backend.capabilities
+    )
     assert backend.reserve(4 * KIB).address is None
 
 
@@ -22,7 +24,7 @@ def test_without_commits_it_hands_out_whole_buffers() -> None:
 
     backend.reserve(64 * KIB)
 
-    assert backend.capabilities == Capability.NONE
+    assert backend.capabilities == Capability.SIMULATED
     assert backend.committed_nbytes == 64 * KIB
 
 

@@ -178,7 +178,7 @@ def test_who_uses_a_tag_first_keeps_no_other_thread_waiting(
     class Slow(TagBudget):
         def __init__(self, name: str) -> None:
             super().__init__(name)
-            other = Pool(pool._backend.inner)
+            other = Pool(pool._backend.backend)
             thread = threading.Thread(target=other.allocate, args=("1 MiB",))
             thread.start()
             thread.join(10)

@@ -41,7 +41,7 @@ def test_a_limit_that_is_too_low_says_which_would_do(pool: Pool) -> None:
 
     check_sums(report)
     enough = advice_of(report).partition("a limit of ")[2].rstrip(".")
-    with Pool(pool._backend.inner, limit=enough) as larger:
+    with Pool(pool._backend.backend, limit=enough) as larger:
         again = [larger.allocate(memory.nbytes) for memory in held]
         assert larger.allocate(40 * MIB + 1).nbytes + sum(m.nbytes for m in again)
 

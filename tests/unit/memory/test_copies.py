@@ -8,7 +8,7 @@ import madl
 import madl.testing
 from madl import Capability, FreedMemoryError, Memory, MissingCapabilityError, Pool
 from madl import hotpath as hot
-from madl.backends.protocol import MemoryInfo, Reservation
+from madl.backends.protocol import Backend, MemoryInfo, Reservation
 from madl.memory.copies import STAGE_NBYTES
 
 ALL = Capability.COPY | Capability.FILL | Capability.VIEW | Capability.STREAM_ORDERED
@@ -102,7 +102,18 @@ class ByteDevice:
 
 
 class PeerDevice(ByteDevice):
-    """A device that copies from others of its kind."""
+    """A device that copies from others of its kind, but for what the CPU reaches."""
+
+    def __init__(self, capabilities: Capability = ALL, device: str = "bytes") -> None:
+        super().__init__(capabilities | Capability.PEER_COPY, device)
+
+    def reaches(self, backend: Backend) -> bool:
+        both = self.capabilities | backend.capabilities
+        is_other = isinstance(backend, PeerDevice) and backend.device != self.device
+        return is_other and not both & (Capability.PINNED | Capability.MANAGED)
+
+    def shares_streams(self, backend: Backend) -> bool:
+        return False
 
     def copy_from_device(
         self,

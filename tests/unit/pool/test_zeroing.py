@@ -62,7 +62,7 @@ class Place:
         arena, self.offset, self.nbytes = placed
         assert arena is not None
         self._reservation = reserved_place(arena, 0)[0]
-        self._backend = memory._pool._backend
+        self._backend = memory._pool._backend.backend
 
     def content(self) -> set[int]:
         """Return the values that are in it now."""
@@ -348,7 +348,7 @@ class Capturing(FakeBackend):
 
 
 def test_nothing_is_wiped_by_a_graph() -> None:
-    backend = Capturing(capabilities=STREAMS)
+    backend = Capturing(capabilities=STREAMS | Capability.CAPTURE)
     pool = Pool(backend, zero="free")
     neighbour, memory = filled(pool), filled(pool)
     place = Place(memory)
@@ -365,7 +365,7 @@ def test_nothing_is_wiped_by_a_graph() -> None:
 
 
 def test_a_graph_cannot_be_handed_zeros() -> None:
-    backend = Capturing(capabilities=STREAMS)
+    backend = Capturing(capabilities=STREAMS | Capability.CAPTURE)
     pool = Pool(backend, zero=True)
     backend.is_in_capture = True
 
