@@ -10,7 +10,6 @@ from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
     BlockState,
-    SlowPath,
     Watch,
 )
 
@@ -21,30 +20,6 @@ HOW_TO_COMPILE = (
     "--force-reinstall --no-deps ."
 )
 """What to try where only the other one will do."""
-
-_BODY = (
-    "Bins",
-    "HotPool",
-    "Memory",
-    "Root",
-    "Shared",
-    "attach",
-    "bins_of",
-    "change_watch_count",
-    "detach",
-    "exchange",
-    "hand_out",
-    "head_of",
-    "is_viewed",
-    "keep_by",
-    "lane_of",
-    "place_of",
-    "pool_of",
-    "root_of",
-    "slice_of",
-    "unbin",
-    "watch_of",
-)
 
 if TYPE_CHECKING:
     from madl.hotpath.fallback.journal import Journal
@@ -84,7 +59,6 @@ else:
         from madl.hotpath.fallback import pool as _body
         from madl.hotpath.fallback.pool import Block
         from madl.hotpath.shared import HotArena
-    globals().update({name: getattr(_body, name) for name in _BODY})
 
     try:
         from madl.hotpath._journal import Journal
@@ -95,11 +69,34 @@ __all__ = [
     "BLOCK_GRANULARITY",
     "IS_COMPILED",
     "LARGEST_REQUEST_NBYTES",
+    "Bins",
     "Block",
     "BlockState",
     "HotArena",
+    "HotPool",
     "Journal",
-    "SlowPath",
+    "Memory",
+    "Root",
+    "Shared",
     "Watch",
-    *_BODY,
+    "attach",
+    "bins_of",
+    "change_watch_count",
+    "detach",
+    "exchange",
+    "hand_out",
+    "head_of",
+    "is_viewed",
+    "keep_by",
+    "lane_of",
+    "place_of",
+    "pool_of",
+    "root_of",
+    "slice_of",
+    "unbin",
+    "watch_of",
 ]
+
+if not TYPE_CHECKING:
+    for _name in __all__:
+        globals().setdefault(_name, getattr(_body, _name, None))

@@ -2,7 +2,7 @@
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from madl.backends.protocol import Backend
 from madl.core.first_fit import FirstFit
@@ -33,10 +33,15 @@ array_of: list[Callable[..., Any]] = []
 """``numpy.ndarray``, once it has been needed."""
 
 
-class SlowPath(Protocol):
+_Block = TypeVar("_Block")
+_Memory = TypeVar("_Memory")
+_Pool_contra = TypeVar("_Pool_contra", contravariant=True)
+
+
+class SlowPath(Protocol[_Pool_contra, _Block, _Memory]):
     """What the hot path calls when it cannot serve an allocation or a free by itself.
 
-    Blocks are what ``Bins`` hands out: opaque here.
+    Pools, blocks and handles are those of the body that runs.
     """
 
     stream: object
@@ -48,27 +53,27 @@ class SlowPath(Protocol):
 
     def allocate_with(
         self,
-        pool: Any,
+        pool: _Pool_contra,
         nbytes: int | str,
         alignment: int | None,
         stream: object,
         tag: str | None,
-    ) -> Any:
+    ) -> _Memory:
         """Allocate where an argument, a tag or a listener needs more than a bin."""
 
-    def place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Any:
+    def place_slowly(self, nbytes: int, capacity: int, alignment: int) -> _Block:
         """Return a block for which pages have to be found, or raise."""
 
-    def place_dedicated(self, nbytes: int) -> Any:
+    def place_dedicated(self, nbytes: int) -> _Block:
         """Return a block with a reservation of its own: for a re-entrant call."""
 
-    def zero_new(self, block: Any) -> None:
+    def zero_new(self, block: _Block) -> None:
         """Set a block to zero that is about to be handed out, or raise."""
 
-    def take_back(self, block: Any) -> None:
+    def take_back(self, block: _Block) -> None:
         """Take back a freed block that is not for the index as it is."""
 
-    def record_stream(self, memory: Any, stream: object) -> None:
+    def record_stream(self, memory: _Memory, stream: object) -> None:
         """Keep a block, once it is free, from reuse while a stream may use it."""
 
     def freed_after_close(self) -> None:
@@ -94,6 +99,8 @@ class Attached:
         def is_freed(self) -> bool: ...  # noqa: D102
         @property
         def native(self) -> object: ...  # noqa: D102
+        @property
+        def pool(self) -> Any: ...  # noqa: ANN401, D102  # the Pool
         @property
         def stream(self) -> object: ...  # noqa: D102
         @property

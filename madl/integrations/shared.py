@@ -88,8 +88,9 @@ def share(memory: Memory) -> Token:
         )
     if isinstance(root_of(memory), Slice):
         raise ValueError(
-            f"{pool_of(memory).device}: a slice of {memory.nbytes} bytes cannot be shared;"
-            " share the memory that it was cut from, and cut it where it is attached"
+            f"{pool_of(memory).device}: a slice of {memory.nbytes} bytes cannot be "
+            "shared; share the memory that it was cut from, and cut it where it is "
+            "attached"
         )
     if arena is None:
         return Token(None, 0, 0, os.getpid())

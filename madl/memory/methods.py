@@ -182,7 +182,12 @@ def _is_host(side: Any) -> bool:  # noqa: ANN401  # any array or Memory
     return is_plain_host(side) if isinstance(side, Memory) else not is_on_device(side)
 
 
-def copy_from(memory: Memory, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+def copy_from(  # noqa: D417  # a method, whose self is the memory
+    memory: Memory,
+    source: Any,  # noqa: ANN401  # any buffer or Memory
+    *,
+    stream: object = None,
+) -> None:
     """Copy the bytes of ``source`` to the start of this memory.
 
     Args:
@@ -196,7 +201,12 @@ def copy_from(memory: Memory, source: Any, *, stream: object = None) -> None:  #
     copy(memory, source, stream=stream)
 
 
-def copy_to(memory: Memory, destination: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+def copy_to(  # noqa: D417  # as copy_from
+    memory: Memory,
+    destination: Any,  # noqa: ANN401  # any buffer or Memory
+    *,
+    stream: object = None,
+) -> None:
     """Copy all bytes to the start of ``destination``.
 
     Args:
@@ -315,7 +325,7 @@ def describe(memory: Memory) -> str:
     return f"<madl.Memory on {pool_of(memory).device}: {state}>"
 
 
-def as_array(
+def as_array(  # noqa: D417  # as copy_from
     memory: Memory,
     dtype: "npt.DTypeLike" = "uint8",
     shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
@@ -356,7 +366,7 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_PROPERTIES = {
+_PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "__array_interface__": views.array_interface,
     "__cuda_array_interface__": interop.cuda_array_interface,
     "address": address,
@@ -367,7 +377,7 @@ _PROPERTIES = {
     "stream": stream,
     "tag": tag,
 }
-_METHODS = {
+_METHODS: dict[str, Callable[..., object]] = {
     "__dlpack__": _dlpack,
     "__dlpack_device__": interop.dlpack_device,
     "as_array": as_array,
@@ -379,10 +389,8 @@ _METHODS = {
     "resize": resize,
     "tobytes": transfer.tobytes,
 }
-attach(
-    {name: property(function) for name, function in _PROPERTIES.items()}
-    | {name: _named(name, function) for name, function in _METHODS.items()}
-)
+attach({name: property(function) for name, function in _PROPERTIES.items()})
+attach({name: _named(name, function) for name, function in _METHODS.items()})
 special.update(
     as_array=views.as_array,
     cut=cut,

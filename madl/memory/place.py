@@ -24,8 +24,8 @@ HOST = Capability.HOST_ACCESS._value_
 _HOST_OR_STREAMS = HOST | Capability.STREAM_ORDERED._value_
 
 _slices: set["weakref.ref[Slice]"] = set()
-"""Every slice that lives. The set forgets each by itself, without Python code in which a
-signal handler could raise, and leave one for ever."""
+"""Every slice that lives. The set forgets each without Python code, in which a signal
+handler could raise and leave one for ever."""
 
 
 class Slice:
@@ -85,8 +85,9 @@ def check_inside(memory: Memory, start: int, nbytes: int) -> None:
     """Raise for a slice that ends beyond its memory."""
     if start + memory.nbytes > nbytes:
         raise ValueError(
-            f"{pool_of(memory).device}: a slice ends at byte {start + memory.nbytes}, and"
-            f" its memory was resized to {nbytes} bytes while it was cut; cut another"
+            f"{pool_of(memory).device}: a slice ends at byte {start + memory.nbytes}, "
+            f"and its memory was resized to {nbytes} bytes while it was cut; "
+            "cut another"
         )
 
 

@@ -7,7 +7,7 @@ Its ``allocate`` is in ``hotpath``; an allocation that finds its bin empty goes 
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn, Self, cast
 
 from madl.backends import registry
 from madl.backends.counted import CountedBackend
@@ -19,6 +19,7 @@ from madl.memory.methods import copy as copy  # what stands behind Memory's, and
 from madl.pool import accounting, lifecycle
 from madl.pool.allocate import Lane, parts_of
 from madl.pool.debug.options import Debug
+from madl.pool.growth import Bands
 from madl.pool.lifecycle import is_ending
 from madl.pool.options import Fit, PoolOptions, Zero
 from madl.pool.parts import Parts, register
@@ -324,7 +325,7 @@ class StreamPool(HotPool):
         bins = bins_of(self)
         bins.join(bins_of(head))
         bins.stream_number = len(parts.streams.lanes)
-        growth = parts.growth.branch(bins.bands, stream)
+        growth = parts.growth.branch(cast("Bands", bins.bands), stream)
         super().__init__(Lane(parts, bins, growth, stream), parts.streams.seen, head)
         self.device = head.device
         self.capabilities = head.capabilities

@@ -31,11 +31,11 @@ from madl.hotpath.reentrancy import is_inside, locks_held
 from madl.pool import tracking
 from madl.pool.arena import Arena
 from madl.pool.explain import explain, look_inside
-from madl.pool.growth import Growth
+from madl.pool.growth import Bands, Growth
 from madl.pool.options import LARGEST_CAPACITY_NBYTES, LEASH_DIVISOR, SMALL_NBYTES
 from madl.pool.parts import Parts
 from madl.pool.reclaim import Step, reclaim
-from madl.pool.tracking import BlockWatch, TagUsage, effective_tag
+from madl.pool.tracking import BlockWatch, TagScope, TagUsage, effective_tag
 from madl.sizes import align_up, check_alignment, parse_nbytes
 
 
@@ -83,10 +83,8 @@ class Lane:
         if stream is not None or self.is_forgotten:
             wanted = self.stream if stream is None else stream
             other = parts.streams.pool_of(wanted, head_of(pool))
-            if other is not pool and alignment is None and tag is None:
-                return other.allocate(nbytes)
             if other is not pool:
-                return other.allocate(nbytes, alignment=alignment, tag=tag)
+                return _allocate_from(other, nbytes, alignment, tag)
         asked = parse_nbytes(nbytes)
         aligned = check_alignment(alignment)
         tag, bounds = effective_tag(tag)
@@ -94,22 +92,36 @@ class Lane:
             capacity = align_up(asked, BLOCK_GRANULARITY)
             raise self.out_of_memory(Request(asked, capacity))
         placed_before = parts.shared.placed_count
-        usage = None
         try:
             if tag is not None:
-                usage = parts.tags.claim(tag, bounds, asked, self)
-                if bounds:
-                    usage.warn(bounds, parts.backend.device)
+                return self._allocate_for(pool, tag, bounds, asked, aligned)
             block = self._find(asked, aligned)
-            if usage or tracking.listeners or stacks.depth or (asked and parts.debug):
-                return self._hand_out_watched(pool, block, asked, tag, usage)
+            if tracking.listeners or stacks.depth or (asked and parts.debug):
+                return self._hand_out_watched(pool, block, asked, None, None)
             return hand_out(pool, block, asked, None)
         except BaseException:
-            if usage is not None:
-                usage.give_back(asked)
             self.bins.return_since(placed_before)
             if parts.lock.is_closed:
                 self.freed_after_close()
+            raise
+
+    def _allocate_for(
+        self,
+        pool: HotPool,
+        tag: str,
+        bounds: dict[str, TagScope],
+        asked: int,
+        aligned: int,
+    ) -> Memory:
+        """Allocate for a tag, within its limit and those of the tags above it."""
+        usage = self.parts.tags.claim(tag, bounds, asked, self)
+        try:
+            if bounds:
+                usage.warn(bounds, self.parts.backend.device)
+            block = self._find(asked, aligned)
+            return self._hand_out_watched(pool, block, asked, tag, usage)
+        except BaseException:
+            usage.give_back(asked)
             raise
 
     def _find(self, asked: int, aligned: int) -> Block:
@@ -161,7 +173,7 @@ class Lane:
         placed = place_of(memory)
         if other is self or placed is None or placed[0] is None:
             return
-        key, order = placed[:2], cast("Lane", other).growth.order
+        key, order = (placed[0], placed[1]), cast("Lane", other).growth.order
 
         def add_user() -> None:
             users = self.bins.users.setdefault(key, [])
@@ -329,7 +341,7 @@ class Lane:
             parts.streams.wait_for_users(self, block, users)
 
     def unplace(self, block: Block) -> None:
-        """Give a block back to the index, or its dedicated reservation to the device."""
+        """Give a block back to the index, or its dedicated arena to the device."""
         arena = self.bins.unplace(block)
         if arena is not None:
             self.parts.dedicated.release(cast("Arena", arena))
@@ -394,12 +406,20 @@ class Lane:
 
     def stop_placing(self) -> None:
         """Hand out nothing any more, and let what is freed go back to the device."""
-        self.growth.stop_placing(self.bins.bands)
+        self.growth.stop_placing(cast("Bands", self.bins.bands))
         self.bins.return_every_free()
 
     def freed_after_close(self) -> None:
         """Give back what was freed since the pool was closed. Runs in finalizers."""
         self.parts.give_back_freed()
+
+
+def _allocate_from(
+    pool: HotPool, nbytes: int | str, alignment: int | None, tag: str | None
+) -> Memory:
+    if alignment is None and tag is None:  # without options it is quickest
+        return pool.allocate(nbytes)
+    return pool.allocate(nbytes, alignment=alignment, tag=tag)
 
 
 def parts_of(pool: HotPool) -> Parts:

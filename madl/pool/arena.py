@@ -222,7 +222,7 @@ class Arena(HotArena):
         self.budget.decommit(self.committed_nbytes)
 
     def leave_again(self) -> None:
-        """Release it again, whether or not an interrupted ``release`` did. Idempotent."""
+        """Release it, whether or not an interrupted ``release`` did. Idempotent."""
         with suppress(MadlError, ValueError):  # it is not known any more
             self.backend.release(self.reservation)
 

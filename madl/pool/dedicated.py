@@ -99,7 +99,7 @@ class Dedicated:
         self._keep(arena)
 
     def _keep(self, arena: Arena) -> None:
-        """Count an arena, once its block is there: another thread releases empty ones."""
+        """Count an arena, once it has its block: other threads release empty ones."""
         self.arenas.append(arena)
         self._backend.claim(arena.reservation)
 

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from madl import settings
 from madl.backends import registry
@@ -220,7 +220,7 @@ def trim(keep: int | str = 0) -> int:
     released, errors = 0, []
     for pool, _ in all_pools():
         try:
-            released += pool.trim(keep)
+            released += cast("Pool", pool).trim(keep)
         except BackendError as error:
             errors.append(error)
     if errors:

@@ -6,6 +6,7 @@ reservation is a segment; a miss then releases the empty segments and takes one 
 their bytes, so that segments become fewer and larger.
 """
 
+import sys
 from functools import partial
 from itertools import chain
 
@@ -17,9 +18,12 @@ from madl.pool import paging
 from madl.pool.arena import Arena, reserve_most
 from madl.pool.dedicated import Dedicated
 from madl.pool.limits import Budget, device_budget
-from madl.pool.options import PoolOptions
+from madl.pool.options import SMALL_NBYTES, PoolOptions
 from madl.pool.stream_order import StreamOrder
 from madl.sizes import align_up
+
+Bands = tuple[list[Arena], list[Arena]]
+"""Arenas of small blocks, and of large ones."""
 
 RESERVED_PER_MEMORY = 4
 """How much address space is reserved, as a multiple of the device's memory."""
@@ -37,7 +41,7 @@ class Growth:
     def __init__(
         self,
         backend: CountedBackend,
-        bands: tuple[list[Arena], list[Arena]],
+        bands: Bands,
         options: PoolOptions,
     ) -> None:
         self.backend = backend
@@ -49,13 +53,12 @@ class Growth:
             backend, self.budget, self._over_the_limit, front_nbytes
         )
         self.recycled_pages = 0
-        # One for each stream, this one included: they share budget and dedicated arenas.
+        self.small_nbytes = SMALL_NBYTES if options.has_bands else sys.maxsize
+        # One for each stream, this one included; they share budget and dedicated ones.
         self.family = [self]
         self.order = StreamOrder.of(backend, None)
 
-    def branch(
-        self, bands: tuple[list[Arena], list[Arena]], stream: object
-    ) -> "Growth":
+    def branch(self, bands: Bands, stream: object) -> "Growth":
         """Return what finds memory for the blocks of another stream."""
         growth = Growth(self.backend, bands, self.options)
         growth.dedicated, growth.budget = self.dedicated, self.budget
@@ -105,7 +108,7 @@ class Growth:
             OutOfMemoryError: Over the limit, or the device refused; in the latter
                 case the report has its native failure. Nothing has changed.
         """
-        band = self.options.band_of(nbytes)
+        band = 1 if nbytes > self.small_nbytes else 0
         try:
             arena, offset = self._place_first(band, nbytes, alignment)
         except OutOfMemoryError:
@@ -189,7 +192,7 @@ class Growth:
         return arena in self.bands[0] or arena in self.bands[1]
 
     def order_of(self, arena: Arena) -> StreamOrder:
-        """Return that of the stream whose arena it is; of a dedicated one, this one's."""
+        """Return that of the stream whose arena it is; this one's if dedicated."""
         for growth in self.family:
             if growth.is_own(arena):
                 return growth.order
@@ -295,7 +298,7 @@ class Growth:
             if arena in arenas:
                 arenas.remove(arena)
 
-    def stop_placing(self, seen: tuple[list[Arena], list[Arena]]) -> None:
+    def stop_placing(self, seen: Bands) -> None:
         """Hide the arenas from the pool; they stay here until they are empty."""
         if self.bands is seen:  # else it was interrupted after that
             self.bands = ([*seen[0]], [*seen[1]])

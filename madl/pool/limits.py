@@ -148,7 +148,7 @@ class DeviceBudget:
         soft.look(self.committed_nbytes)
 
     def forget_lock(self) -> None:
-        """Make the lock anew in a forked child, whose parent's thread may have held it."""
+        """Make the lock anew in a forked child: its holder may be gone."""
         self._lock = threading.RLock()
         self._committed_nbytes = sum(self._drawn.values())
 

@@ -62,10 +62,6 @@ class PoolOptions(NamedTuple):
         """What may be committed at once, and from where on there is a warning."""
         return self.limit_nbytes, self.soft_limit_nbytes
 
-    def band_of(self, capacity: int) -> int:
-        """Return 0 for a small block, 1 for a large one."""
-        return 1 if self.has_bands and capacity > SMALL_NBYTES else 0
-
     def look_ahead_of(self, band: int) -> int:
         """Return how many blocks that fit are looked at in a band."""
         if self.fit == "best":

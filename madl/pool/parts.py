@@ -2,12 +2,13 @@
 
 import weakref
 from collections.abc import Callable
+from typing import cast
 
 from madl.backends.counted import CountedBackend
 from madl.hotpath import Bins, HotPool
 from madl.hotpath.reentrancy import living
 from madl.pool.debug.mode import DebugMode
-from madl.pool.growth import Growth
+from madl.pool.growth import Bands, Growth
 from madl.pool.lock import PoolLock
 from madl.pool.options import PoolOptions
 from madl.pool.reclaim import Reclaimers
@@ -49,7 +50,7 @@ class Parts:
             after_close=self.give_back_freed,
         )
         self.streams = Streams(backend, self.lock, make_lane)
-        self.growth = Growth(backend, bins.bands, options)
+        self.growth = Growth(backend, cast("Bands", bins.bands), options)
         """Of the default stream; it knows those of the others."""
         self.budget = self.growth.budget
         self.dedicated = self.growth.dedicated

@@ -327,7 +327,7 @@ class Tags:
             tag: Its full name.
             bounds: The scopes around the allocation that have limits.
             nbytes: As asked for.
-            pool: That is asked for memory, and asks its reclaimers where a limit is met.
+            pool: That is asked for memory.
 
         Raises:
             OutOfMemoryError: A limit stays exceeded. Nothing is counted.

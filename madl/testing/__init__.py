@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from madl.testing.case import required_kinds
     from madl.testing.conformance import BackendConformance
-    from madl.testing.fakes import FakeBackend, FakeView
-    from madl.testing.faults import Failure, Fault, MisuseError
+    from madl.testing.fake_bytes import FakeEvent, FakeStream, MisuseError
+    from madl.testing.fakes import Failure, FakeBackend, FakeView, Fault
     from madl.testing.leaks import LeakWatch
-    from madl.testing.streams import FakeEvent, FakeStream
 
 # As in madl itself: pytest imports this package to find its plugin, in every run.
 _HOMES = {
     "BackendConformance": "conformance",
-    "Failure": "faults",
+    "Failure": "fakes",
     "FakeBackend": "fakes",
-    "FakeEvent": "streams",
-    "FakeStream": "streams",
+    "FakeEvent": "fake_bytes",
+    "FakeStream": "fake_bytes",
     "FakeView": "fakes",
-    "Fault": "faults",
+    "Fault": "fakes",
     "LeakWatch": "leaks",
-    "MisuseError": "faults",
+    "MisuseError": "fake_bytes",
     "required_kinds": "case",
 }
 

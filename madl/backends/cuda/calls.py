@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from madl.backends.absent import how_many
+from madl.backends.registry import how_many
 from madl.errors import (
     BackendCallError,
     BackendNotFoundError,

@@ -65,6 +65,9 @@ class Block:
         self.watch: Watch | None = None
 
 
+Lane = SlowPath["HotPool", Block, "Memory"]
+
+
 class _MadeByPools(type):
     """Refuses a call of ``Memory``; pools call ``_make_memory``."""
 
@@ -140,7 +143,7 @@ class Memory(Attached, metaclass=_MadeByPools):
         return self._nbytes
 
     @property
-    def pool(self) -> "HotPool":
+    def pool(self) -> Any:  # noqa: ANN401  # the Pool
         """The pool that the memory came from."""
         return head_of(self._pool)
 
@@ -148,16 +151,16 @@ class Memory(Attached, metaclass=_MadeByPools):
         return self._nbytes
 
     def __getitem__(self, part: slice) -> "Memory":
-        return special["cut"](self, part)  # type: ignore[no-any-return]  # as registered
+        return special["cut"](self, part)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return special["memoryview"](self)  # type: ignore[no-any-return]  # as above
+        return special["memoryview"](self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise special["refuse_pickle"](self)
 
     def __repr__(self) -> str:
-        return special["repr"](self)  # type: ignore[no-any-return]  # as above
+        return special["repr"](self)
 
 
 def _end(memory: Memory, block: Block) -> None:
@@ -240,7 +243,7 @@ def _references_without_views() -> int:
     """Return what a look at a root holds itself: each Python's own business."""
     keeper = _Unviewed()
     keeper._root = _Unviewed()
-    return keeper._root.references  # type: ignore[no-any-return]  # an int
+    return keeper._root.references
 
 
 _WITHOUT_VIEWS = _references_without_views()
@@ -266,7 +269,7 @@ def keep_by(memory: Memory, root: Root) -> Root | None:
         if memory._root is None:
             keeper._block = block
             memory._root = root
-        return memory._root  # type: ignore[no-any-return]  # a root
+        return memory._root
 
 
 def _detach(memory: Memory) -> bool:
@@ -393,7 +396,7 @@ class Bins:
         self._wipes_freed = wipes_freed
         self._asks = asks
 
-    def find(self, nbytes: int, lane: SlowPath) -> Block:
+    def find(self, nbytes: int, lane: Lane) -> Block:
         capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
         ident = threading.get_ident()
         if nbytes == 0:
@@ -423,7 +426,7 @@ class Bins:
             lane.zero_new(block)
         return block
 
-    def _find_locked(self, capacity: int, ident: int, lane: SlowPath) -> Block | None:
+    def _find_locked(self, capacity: int, ident: int, lane: Lane) -> Block | None:
         self._sort_freed()
         home = self._bins.get(capacity)
         if home:
@@ -590,6 +593,7 @@ class HotPool:
 
     device: str
     capabilities: Capability
+    _bins: Bins
 
     def __new__(cls, *_: object, **__: object) -> "HotPool":
         made = super().__new__(cls)
@@ -598,7 +602,7 @@ class HotPool:
 
     def __init__(
         self,
-        lane: SlowPath,
+        lane: Lane,
         lanes_seen: dict[object, "HotPool | None"],
         head: "HotPool | None" = None,
     ) -> None:
@@ -634,7 +638,7 @@ class HotPool:
         bins = self._bins
         if (
             nbytes.__class__ is not int
-            or not 0 < nbytes <= bins.most_nbytes  # type: ignore[operator]  # an int
+            or not 0 < nbytes <= bins.most_nbytes
             or alignment is not None
             or stream is not None
             or tag is not None
@@ -643,7 +647,7 @@ class HotPool:
             return self._lane.allocate_with(self, nbytes, alignment, stream, tag)
         placed_before = bins.shared.placed_count
         try:
-            return hand_out(self, bins.find(nbytes, self._lane), nbytes, None)  # type: ignore[arg-type]  # an int
+            return hand_out(self, bins.find(nbytes, self._lane), nbytes, None)
         except BaseException:
             bins.return_since(placed_before)
             raise
@@ -672,7 +676,7 @@ def hand_out(pool: HotPool, block: Block, nbytes: int, watch: Watch | None) -> M
 
 
 bins_of: Callable[[HotPool], Bins] = attrgetter("_bins")
-lane_of: Callable[[HotPool], SlowPath] = attrgetter("_lane")
+lane_of: Callable[[HotPool], Lane] = attrgetter("_lane")
 
 
 def head_of(pool: HotPool) -> HotPool:

@@ -19,7 +19,7 @@ from madl.pool.growth import Growth
 from madl.pool.options import PoolOptions
 from madl.pool.stream_order import StreamOrder
 from madl.pool.streams import Served
-from madl.pool.tracking import TagUsage
+from madl.pool.tracking import BlockWatch, TagUsage
 from madl.sizes import align_up
 
 LEAST_BETWEEN_PAGES_NBYTES = 64 << 10
@@ -68,7 +68,7 @@ class DebugMode:
         )
 
     def guard(
-        self, memory: Memory, watch: GuardedWatch, growth: Growth, stream: object
+        self, memory: Memory, watch: BlockWatch, growth: Growth, stream: object
     ) -> None:
         """Write the guards of a block that is handed out.
 
@@ -76,6 +76,7 @@ class DebugMode:
             MemoryCorruptionError: Damage was found since the last call. The block is
                 freed.
         """
+        assert isinstance(watch, GuardedWatch), "it was made by watch()"
         try:
             if self._access.front_nbytes:
                 self._write_guards(memory, watch, growth, stream)

@@ -143,7 +143,8 @@ def test_a_copy_is_behind_what_is_queued_in_its_stream(emulator: Emulator) -> No
 def test_a_graph_captures_a_direct_copy(emulator: Emulator) -> None:
     stream = make_stream()
     memory = Pool("cuda:0").allocate(NBYTES, stream=stream)
-    device = parts_of(memory.pool).backend.backend._device
+    backend: Any = parts_of(memory.pool).backend.backend
+    device = backend._device
     blocks = emulator.count("host_blocks")
 
     with device.current():

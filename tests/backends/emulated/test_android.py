@@ -22,7 +22,7 @@ from madl.backends.host import (
 )
 from madl.backends.host.android import AndroidMemory
 from madl.errors import MissingCapabilityError
-from madl.pool import fork
+from madl.pool import parts
 from tests.backends.emulated.posix import Posix
 
 PAGE = 2 << 20
@@ -109,7 +109,7 @@ def test_one_call_answers_low_memory(
     android: Posix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without the pools of other tests, whose memory this system does not know.
-    monkeypatch.setattr(fork, "_pools", weakref.WeakSet())
+    monkeypatch.setattr(parts, "_all", weakref.WeakKeyDictionary())
     with Pool(CpuBackend(_memory=AndroidMemory())) as pool:
         kept = pool.allocate(PAGE)
         pool.allocate(8 * PAGE).free()

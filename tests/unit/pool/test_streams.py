@@ -15,8 +15,7 @@ from madl import (
 )
 from madl.backends.protocol import Capability
 from madl.errors import NativeFailure
-from madl.testing import FakeBackend
-from madl.testing.streams import FakeEvent, FakeStream
+from madl.testing import FakeBackend, FakeEvent, FakeStream
 
 KIB = 1024
 MIB = 1024 * KIB

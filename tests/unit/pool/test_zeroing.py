@@ -4,6 +4,7 @@ import ctypes
 import gc
 import random
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from madl import (
     Pool,
 )
 from madl.backends.cpu import CpuBackend
-from madl.backends.protocol import Backend, Capability, Reservation
+from madl.backends.protocol import Backend, Capability, CopyBackend, Reservation
 from madl.hotpath import place_of
 from madl.memory.place import reserved_place
 from madl.pool.allocate import parts_of
@@ -73,7 +74,7 @@ class Place:
             at = self._reservation.address + self.offset
             found[:] = ctypes.string_at(at, self.nbytes)
         else:
-            self._backend.copy_to_host(
+            cast("CopyBackend", self._backend).copy_to_host(
                 self._reservation, self.offset, memoryview(found)
             )
         return set(found)

@@ -1,6 +1,6 @@
-"""Conformance tests of what is chosen for reservations from now on.
+"""Conformance tests of HUGE_PAGES, HANDLE_PAGES, GUARD_PAGES, PREFAULT and NUMA.
 
-HUGE_PAGES, HANDLE_PAGES, GUARD_PAGES, PREFAULT and NUMA.
+Each is a choice for reservations from now on.
 """
 
 from unittest import SkipTest
