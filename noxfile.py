@@ -352,7 +352,7 @@ def sanitize(session: nox.Session) -> None:
     library = session.run(
         "gcc", "-print-file-name=libasan.so", external=True, silent=True
     )
-    folders = ("unit", "property", "hotpath", "processes/test_thread_stress.py")
+    folders = ("unit", "property", "processes/test_thread_stress.py")
     session.run(
         "pytest",
         *(session.posargs or [f"tests/{folder}" for folder in folders]),

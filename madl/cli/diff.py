@@ -19,7 +19,7 @@ from madl.diagnostics.diff import (
     contents_of_trace,
 )
 from madl.diagnostics.diff import diff as compare
-from madl.diagnostics.inputs import open_trace_or_snapshot
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.pool.snapshot import PoolSnapshot
 from madl.sizes import format_nbytes

@@ -9,9 +9,9 @@ from madl.cli.notes import print_notes
 from madl.cli.pages import Command
 from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
-from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.lines import printable
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 
 

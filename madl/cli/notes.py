@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import click
 
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.lines import printable
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -17,12 +17,12 @@ from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.report import cell
 from madl.cli.source import file_or_example
-from madl.diagnostics.occupancy import LEGEND, occupancy_line
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
+from madl.diagnostics.runs.map import LEGEND, occupancy_line
+from madl.diagnostics.runs.verify import verify
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.verify import verify
 from madl.errors import MadlError
 from madl.pool import Pool
 from madl.pool.options import FITS, Fit

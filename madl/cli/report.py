@@ -14,12 +14,11 @@ from madl.cli.byte_count import ByteCount
 from madl.cli.pages import Command
 from madl.cli.progress import EventProgress
 from madl.cli.source import file_or_example
-from madl.diagnostics.address_map import map_snapshot
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History
-from madl.diagnostics.occupancy import LEGEND, occupancy_line
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.runs.map import LEGEND, map_snapshot, occupancy_line
+from madl.diagnostics.traces.lines import printable
 from madl.sizes import format_nbytes
 
 CURVE_HEIGHT = 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from madl.diagnostics.examples import example_names, example_path
+from madl.diagnostics.traces.reader import example_names, example_path
 
 
 def file_or_example(function: Callable[..., None]) -> Callable[..., None]:

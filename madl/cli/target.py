@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import click
 
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.lines import printable
 from madl.errors import FileFormatError
 
 

@@ -12,8 +12,8 @@ from madl.cli.progress import EventProgress
 from madl.cli.source import file_or_example
 from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.traces.names import printable
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.lines import printable
+from madl.diagnostics.traces.writer import write_whole
 from madl.diagnostics.view import view_page
 from madl.errors import MadlError
 from madl.sizes import format_nbytes

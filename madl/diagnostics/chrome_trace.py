@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.writer import write_whole
 from madl.errors.report import NO_TAG
 
 MOST_SAMPLES = 50_000

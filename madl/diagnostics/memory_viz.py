@@ -10,10 +10,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from madl.diagnostics.addressable import addressable
-from madl.diagnostics.placing import placing
+from madl.diagnostics.replay import addressable, placing
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.writer import write_whole
 from madl.hotpath import Memory
 from madl.pool import Pool
 from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from madl import hotpath, stacks
-from madl.diagnostics.traces.journal_writer import JournalWriter
+from madl.diagnostics.traces.journal import JournalWriter
 from madl.diagnostics.traces.reader import open_trace
-from madl.diagnostics.traces.stack_text import check_depth
-from madl.diagnostics.traces.whole_files import file_behind
-from madl.diagnostics.traces.writer import one_line, write_trace
+from madl.diagnostics.traces.text import check_depth
+from madl.diagnostics.traces.writer import file_behind, one_line, write_trace
 from madl.errors import FileFormatError
 from madl.pool import events
 from madl.pool.weak_sets import living

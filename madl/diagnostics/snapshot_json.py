@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
-from madl.diagnostics.traces.stack_text import stack_from_lists
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.text import stack_from_lists
+from madl.diagnostics.traces.writer import write_whole
 from madl.errors import FileFormatError
 from madl.pool.snapshot import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 

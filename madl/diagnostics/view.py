@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from madl.diagnostics.history import History
-from madl.diagnostics.page_data import page_data
+from madl.diagnostics.runs.page import page_data
 
 _FOLDER = Path(__file__).parent / "page"
 

@@ -15,9 +15,9 @@ import madl
 from madl import Pool
 from madl.diagnostics import load_snapshot, open_trace, save_snapshot, write_trace
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.inputs import open_trace_or_snapshot
-from madl.diagnostics.page_data import page_data
+from madl.diagnostics.runs.page import page_data
 from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError
 from madl.stacks import Line

@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 SHARING = ("memory", "processes")
 ABOUT_FILES = (
     "diagnostics/test_recording",
-    "diagnostics/traces/test_journal_reader",
+    "diagnostics/traces/test_journal",
     "diagnostics/traces/test_whole_files",
     "diagnostics/traces/test_writer",
     "spilling/test_spilling",

@@ -19,8 +19,8 @@ from madl.diagnostics.history import (
     Moment,
     RangeTable,
 )
-from madl.diagnostics.ranges import RangeLog
-from madl.diagnostics.torch.models.rounding import BLOCK_NBYTES
+from madl.diagnostics.runs.map import RangeLog
+from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
 from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
 from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
 from madl.diagnostics.traces.trace import Trace

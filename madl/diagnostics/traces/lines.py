@@ -1,4 +1,4 @@
-"""Lines and numbers from files that anyone may have written.
+"""Lines, numbers and names from untrusted files, in bounded memory.
 
 A file is read 64 KiB at a time; the length and the number of its lines are bounded,
 so a gzip bomb or a device that never ends costs time, not memory.
@@ -191,3 +191,23 @@ def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
         reason = f"{what} has at most {most_nbytes} bytes"
         raise FileFormatError(path_of(source), 0, reason)
     return b"".join(pieces)
+
+
+def printable(text: str) -> str:
+    r"""Return a text without control codes, lone surrogates and ends of lines.
+
+    >>> printable("weights\x1b[31m")
+    'weights?[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    r"""Return a text of lines whose names are made printable.
+
+    >>> printable_lines("run\x1b[2J.trace:3: broken\nTry: another")
+    'run?[2J.trace:3: broken\nTry: another'
+    """
+    return "\n".join(map(printable, text.split("\n")))

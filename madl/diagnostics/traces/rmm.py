@@ -4,7 +4,7 @@ A row is one event of one thread, in the order in which they were logged. Times 
 threads are not kept; streams are numbered in the order in which they appear.
 """
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
 from madl.diagnostics.traces.lines import (
     Blocks,
     hexadecimal,
@@ -12,7 +12,6 @@ from madl.diagnostics.traces.lines import (
     shown,
     whole_number,
 )
-from madl.diagnostics.traces.live_blocks import LiveBlocks
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 from madl.errors import FileFormatError
 

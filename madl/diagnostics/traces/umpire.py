@@ -9,9 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
 from madl.diagnostics.traces.lines import Blocks, hexadecimal, numbered_lines, shown
-from madl.diagnostics.traces.live_blocks import LiveBlocks
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 from madl.errors import FileFormatError
 

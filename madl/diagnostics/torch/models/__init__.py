@@ -4,8 +4,10 @@ They are written from what PyTorch documents, and have not been compared with it
 GPU: how far off they are there is not known.
 """
 
+from typing import Protocol
+
+from madl.diagnostics.torch.models.blocks import ReserveRefusedError
 from madl.diagnostics.torch.models.expandable import ExpandableModel
-from madl.diagnostics.torch.models.model import AllocatorModel, ReserveRefusedError
 from madl.diagnostics.torch.models.segments import SegmentsModel
 from madl.diagnostics.torch.models.settings import (
     UNLIMITED,
@@ -21,6 +23,23 @@ __all__ = [
     "model_of",
     "settings_of_text",
 ]
+
+
+class AllocatorModel(Protocol):
+    """An allocator that only counts.
+
+    Raised by ``allocate``: ReserveRefusedError; the model is then of no more use.
+    """
+
+    @property
+    def peak_reserved_nbytes(self) -> int:
+        """The most bytes taken from the device at once."""
+
+    def allocate(self, allocation: int, nbytes: int, stream: int) -> None:
+        """Place a request; ``allocation`` names it."""
+
+    def free(self, allocation: int) -> None:
+        """Give a block back, which stays in the cache."""
 
 
 def model_of(

@@ -8,16 +8,21 @@ cached is given back when the device has no more.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from madl.diagnostics.torch.models.blocks import FreeBlocks, ModelBlock
-from madl.diagnostics.torch.models.model import Reserve, ReserveRefusedError
-from madl.diagnostics.torch.models.rounding import (
+from madl.diagnostics.torch.models.blocks import (
+    FreeBlocks,
+    ModelBlock,
+    Reserve,
+    ReserveRefusedError,
+)
+from madl.diagnostics.torch.models.settings import (
     BLOCK_NBYTES,
     LARGE_SEGMENT_NBYTES,
     SMALL_NBYTES,
+    UNLIMITED,
+    AllocatorSettings,
     block_nbytes,
     segment_nbytes,
 )
-from madl.diagnostics.torch.models.settings import UNLIMITED, AllocatorSettings
 
 _SEGMENT_DISTANCE = 1 << 20
 """Segments lie apart, so that blocks of two are never neighbours."""

@@ -7,10 +7,9 @@ import numpy as np
 
 from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
-from madl.diagnostics.addressable import addressable
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
-from madl.diagnostics.placing import placing
-from madl.diagnostics.ranges import RangeLog
+from madl.diagnostics.replay import addressable, placing
+from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.traces.trace import Trace
 from madl.hotpath import Memory
 from madl.pool import Pool

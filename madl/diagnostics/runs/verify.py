@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from madl.diagnostics.addressable import addressable
+from madl.diagnostics.replay import addressable
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import CorruptedPoolError
 from madl.hotpath import Memory

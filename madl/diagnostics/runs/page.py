@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from madl.diagnostics.address_map import AddressMap, address_map
 from madl.diagnostics.figures import (
     UNNAMED,
     Curves,
@@ -16,6 +15,7 @@ from madl.diagnostics.figures import (
     summarize,
 )
 from madl.diagnostics.history import OUT_OF_MEMORY, History
+from madl.diagnostics.runs.map import AddressMap, address_map
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""One run of a program: its history made from a file, checked, laid out on a page."""
