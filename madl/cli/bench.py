@@ -15,8 +15,8 @@ from rich.table import Table
 from madl import hotpath
 from madl.backends import registry
 from madl.backends.protocol import Backend, Capability, HandlePagesBackend
-from madl.cli.device_name import DeviceName
 from madl.cli.pages import Command
+from madl.cli.parameters import DeviceName
 from madl.errors import OutOfMemoryError
 from madl.pool import Pool
 from madl.sizes import align_up, format_nbytes

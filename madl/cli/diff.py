@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from madl.cli.notes import print_notes
+from madl.cli.files import print_notes
 from madl.cli.pages import Command
 from madl.cli.report import cell
 from madl.diagnostics.diff import (

@@ -5,9 +5,8 @@ import os
 
 import click
 
-from madl.cli.notes import print_notes
+from madl.cli.files import print_notes, refuse_the_input, writing
 from madl.cli.pages import Command
-from madl.cli.target import refuse_the_input, writing
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
 from madl.diagnostics.traces.lines import printable

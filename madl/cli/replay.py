@@ -10,13 +10,10 @@ from rich.table import Table
 
 from madl import hotpath
 from madl.backends.protocol import Capability
-from madl.cli.byte_count import ByteCount
-from madl.cli.device_name import DeviceName
-from madl.cli.notes import print_notes
+from madl.cli.files import EventProgress, file_or_example, print_notes
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
+from madl.cli.parameters import ByteCount, DeviceName
 from madl.cli.report import cell
-from madl.cli.source import file_or_example
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.runs.map import LEGEND, occupancy_line

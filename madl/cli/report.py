@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from madl.cli.byte_count import ByteCount
+from madl.cli.files import EventProgress, file_or_example
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.source import file_or_example
+from madl.cli.parameters import ByteCount
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History

@@ -5,12 +5,15 @@ import os
 
 import click
 
-from madl.cli.byte_count import ByteCount
-from madl.cli.notes import print_notes
+from madl.cli.files import (
+    EventProgress,
+    file_or_example,
+    print_notes,
+    refuse_the_input,
+    writing,
+)
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.source import file_or_example
-from madl.cli.target import refuse_the_input, writing
+from madl.cli.parameters import ByteCount
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.traces.lines import printable
 from madl.diagnostics.traces.writer import write_whole

@@ -8,11 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from madl.cli.byte_count import ByteCount
+from madl.cli.files import EventProgress, file_or_example
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
+from madl.cli.parameters import ByteCount
 from madl.cli.report import cell, holders_table
-from madl.cli.source import file_or_example
 from madl.diagnostics.whatif_report import Failure, WhatIf, what_if
 from madl.sizes import format_nbytes
 

@@ -1,7 +1,7 @@
-"""The content of a memory, kept in host memory or in a file.
+"""Spilled content, in host memory or in an unnamed temporary file.
 
-Where its pool wipes what is freed, the copy is wiped too when it is forgotten, and so
-is whatever the content passes through on its way.
+Where its pool wipes what is freed (``zero="free"``), the copy is wiped too when it is
+closed, and so is each buffer that the content passes through.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ class HostCopy:
 
 
 class FileCopy:
-    """Content in a file without a name, which goes when it is closed.
+    """Content in a file without a name, which is deleted when it is closed.
 
-    Nobody else can open it, and nothing is left of it when the process is killed but
-    what the disk keeps of any file that is deleted.
+    No other program can open it. After ``SIGKILL`` it is gone as well, but for what a
+    disk keeps of any deleted file.
     """
 
     def __init__(self, memory: Memory, directory: str | None) -> None:
@@ -65,7 +65,7 @@ class FileCopy:
         try:
             with self._staging() as stage:
                 for start, piece in _pieces(stage, self._nbytes):
-                    # No variable has the slice: an error's traceback would keep it.
+                    # No variable for the slice: an error's traceback would pin it.
                     memory[start : start + len(piece)].copy_to(piece)
                     self._write(piece)
         except BaseException:
@@ -82,7 +82,7 @@ class FileCopy:
     def close(self) -> None:
         """As ``Copy``."""
         try:
-            # A forked child has the same file, and only a copy of what forgets it.
+            # A forked child shares the file: only the process that wrote it wipes it.
             if self._is_wiped and self._process == os.getpid():
                 self._is_wiped = False
                 self._overwrite()

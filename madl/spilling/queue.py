@@ -1,4 +1,4 @@
-"""Who is asked first to spill: what was not used for the longest time."""
+"""The order of spilling, least recently used first, as reclaimers of a pool."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from madl.pool.reclaim import Freed
 from madl.pool.weak_sets import living
 
 MOST_PASSES = 100
-"""How often all members are looked at for one request, while others use them."""
+"""Scans of all members for one request, while other threads use them."""
 
 
 class Spilling(Protocol):
@@ -25,7 +25,7 @@ class Spilling(Protocol):
         """Spill, unless it is in use; return the bytes that are free now."""
 
     def forget_lock(self) -> None:
-        """Make the lock anew, in a child: whoever held it is gone."""
+        """Replace the lock in a forked child, where its owner does not run."""
 
 
 class SpillQueue:
@@ -46,8 +46,9 @@ class SpillQueue:
             members = self._by_use()
             seen = [spillable.last_used for spillable in members]
             freed += self._spill(members, nbytes - freed)
-            # Whoever ends a use and begins another may have been in a with block each
-            # time it was looked at, though never all of them were.
+            # A thread that leaves one with block and enters another between two looks
+            # is seen in use both times, though one of the two was always free: scan
+            # again as long as uses have ended since.
             if freed >= nbytes or seen == [one.last_used for one in members]:
                 break
         return Freed(freed)
@@ -72,15 +73,15 @@ class SpillQueue:
                 raise failure
             return freed
         finally:
-            del failure  # whose traceback has this frame: they would keep each other
+            del failure  # its traceback has this frame: a reference cycle
 
     def forget_locks(self) -> None:
-        """Let every member do so."""
+        """Replace the locks of all members, in a forked child."""
         for spillable in living(self._members):
             spillable.forget_lock()
 
     def spill_rest(self, nbytes: int) -> Freed:
-        """Spill all: so much may be free by now, but not in one piece."""
+        """Spill all: enough may be free by now, but in too small pieces."""
         del nbytes
         return Freed(self._spill(self._by_use(), sys.maxsize))
 
@@ -104,8 +105,8 @@ def queue_of(pool: Pool, priority: int) -> SpillQueue:
 
 
 def _after_fork_in_child() -> None:
-    global _lock  # whoever held it is gone
-    _lock = threading.RLock()
+    global _lock
+    _lock = threading.RLock()  # its owner may be a thread that the child does not have
     for queues in list(_queues.values()):
         for queue in queues.values():
             queue.forget_locks()

@@ -1,6 +1,6 @@
 """A file that was damaged in any way is read, or refused with an error of madl's own.
 
-``MADL_FUZZ_FILES`` says how many of each kind are tried; without it, 10,000 in all.
+``TEST_MADL_FUZZ_FILES`` says how many of each kind are tried; else 10,000 in all.
 """
 
 import gzip
@@ -24,7 +24,7 @@ from madl.stacks import Line
 from tests.property.damage import damaged
 from tests.torch_dumps import fragmented
 
-COUNT = int(os.environ.get("MADL_FUZZ_FILES", "700"))
+COUNT = int(os.environ.get("TEST_MADL_FUZZ_FILES", "700"))
 
 
 def _trace(folder: Path) -> bytes:

@@ -3,8 +3,8 @@
     python tools/wine/run.py             where Windows differs, and some commands
     python tools/wine/run.py ARGUMENTS   pytest with these arguments only
 
-The first run installs wine and the interpreter, see install.py; MADL_WINE_CACHE says
-where, if not in the user's cache.
+The first run installs wine and the interpreter, see install.py; TEST_MADL_WINE_CACHE
+says where, if not in the user's cache.
 """
 
 import subprocess
