@@ -1,12 +1,12 @@
-"""``madl export``: a trace or a snapshot, for another program's viewer."""
+"""``madl export``: convert a trace or snapshot for PyTorch's viewer or Perfetto."""
 
-import json
 import os
 
 import click
 
-from madl.cli.files import print_notes, refuse_the_input, writing
+from madl.cli.output import print_json, print_notes, refuse_the_input, writing
 from madl.cli.pages import Command
+from madl.cli.parameters import json_option
 from madl.diagnostics.chrome_trace import export_chrome_trace
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
 from madl.diagnostics.traces.lines import printable
@@ -23,7 +23,7 @@ from madl.diagnostics.traces.trace import Trace
 )
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def export(source: str, target: str, as_json: bool) -> None:
     """Write the trace or snapshot SOURCE as a file for other viewers.
 
@@ -52,7 +52,7 @@ def export(source: str, target: str, as_json: bool) -> None:
             "nbytes": os.stat(target).st_size,
             "notes": notes,
         }
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         click.echo(printable(f"wrote {target}"))
         print_notes(notes)

@@ -1,6 +1,5 @@
-"""``madl replay``: a trace through a pool, and what came of it."""
+"""``madl replay``: replay a trace through a pool, and print its figures."""
 
-import json
 import platform
 from typing import Any
 
@@ -10,10 +9,9 @@ from rich.table import Table
 
 from madl import hotpath
 from madl.backends.protocol import Capability
-from madl.cli.files import EventProgress, file_or_example, print_notes
+from madl.cli.output import EventProgress, cell, print_json, print_notes
 from madl.cli.pages import Command
-from madl.cli.parameters import ByteCount, DeviceName
-from madl.cli.report import cell
+from madl.cli.parameters import ByteCount, DeviceName, file_or_example, json_option
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
 from madl.diagnostics.runs.map import LEGEND, occupancy_line
@@ -73,7 +71,7 @@ _CONTENT = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
     is_flag=True,
     help="Then replay it again, and read back what is written to each block.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def replay(
     file: str,
     device: str,
@@ -111,7 +109,7 @@ def replay(
     if is_verified:
         figures["verified_nbytes"] = verified.nbytes
     if as_json:
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         _print_table(figures, result)
         print_notes(loaded.notes)

@@ -1,4 +1,4 @@
-"""Look at what a program allocates: traces recorded, read and written."""
+"""Allocation traces and snapshots: read, written, replayed, drawn, compared."""
 
 from madl.diagnostics.snapshot_json import load_snapshot, save_snapshot
 from madl.diagnostics.traces.lines import TraceSource

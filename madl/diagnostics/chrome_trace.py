@@ -1,4 +1,4 @@
-"""Traces for Perfetto (https://ui.perfetto.dev) and chrome://tracing: their JSON.
+"""Export a trace as Chrome trace JSON, for https://ui.perfetto.dev, chrome://tracing.
 
 A counter shows live bytes by tag, and instants the markers. Traces have no time, so an
 event takes a microsecond.

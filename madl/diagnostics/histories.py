@@ -1,4 +1,4 @@
-"""The history in a file of any kind that madl reads."""
+"""Open the history in a file: a trace, a snapshot of a pool or one of PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import replace

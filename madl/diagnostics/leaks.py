@@ -1,4 +1,4 @@
-"""What stays live that should have been freed: ``with madl.leak_check():``."""
+"""Leak detection: blocks that stay live, by tag and traceback."""
 
 import contextlib
 import gc

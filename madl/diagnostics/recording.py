@@ -1,4 +1,4 @@
-"""Write down every allocation and free: ``with madl.record("run.trace.gz"):``."""
+"""Record allocations and frees as a trace: ``with madl.record("run.trace.gz"):``."""
 
 import contextlib
 import itertools
@@ -24,10 +24,9 @@ class Recorder:
     """A recording: a journal while it lasts, a trace in the end.
 
     Where the hot path is compiled, pools write to the journal by themselves. Else, and
-    for stacks, the recorder is a listener: events go through a queue, which is atomic
-    and so safe in finalizers and signal handlers, and whoever finds nobody else
-    writing writes what is there. When writing fails, the program goes on without a
-    trace, and ``finish`` says why.
+    for stacks, the recorder is a listener. Its queue is a deque, to which finalizers
+    and signal handlers can add without a lock; the thread that gets the lock drains it.
+    When writing fails, the program goes on without a trace, and ``finish`` says why.
     """
 
     def __init__(self, path: Path, *, name: str, depth: int) -> None:
@@ -42,7 +41,7 @@ class Recorder:
         _recorders.add(self)
 
     def start(self) -> None:
-        """Hear of what is allocated from now on."""
+        """Listen from now on."""
         if self.is_listener:
             stacks.want(self._depth)
             events.listeners.append(self)
@@ -51,7 +50,7 @@ class Recorder:
             self._journal.journal.listen(self._journal.define_tag)
 
     def stop(self) -> None:
-        """Hear of nothing any more."""
+        """Listen no more."""
         if self.is_listener:
             hotpath.change_watch_count(-1)
             events.listeners.remove(self)
@@ -113,7 +112,7 @@ class Recorder:
             self._journal.remove()
 
     def abandon(self) -> None:
-        """Leave the recording to the process that this one was forked from."""
+        """Leave the recording to the parent, in a forked child."""
         self._writing = threading.Lock()
         if not self._has_ended:
             self._end()
@@ -124,7 +123,12 @@ class Recorder:
         self._queue = deque(maxlen=0)
 
     def _write(self) -> None:
-        """Write what is queued, unless somebody is writing already."""
+        """Drain the queue, unless the lock is taken.
+
+        A finalizer or a signal handler may interrupt this thread while it holds the
+        lock: to wait would deadlock. What it queues is drained by the owner, or else
+        with the next event or at the end.
+        """
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -164,7 +168,7 @@ def record(
 
     Args:
         path: Where the trace will be: gzipped ``madl-trace v1``. An existing file is
-            replaced when the block ends, whatever ends it. Until then there is a
+            replaced when the block ends, also by an exception. Until then there is a
             journal beside it, of 16 bytes an event, named ``path`` with ``.journal``;
             it stays when the process is killed, and ``madl replay`` reads it.
         name: The trace's name.

@@ -1,4 +1,4 @@
-"""Replay a trace through a pool: what it would have committed, and how fast.
+"""Replay a trace through a pool: committed memory, and time for each event.
 
 The loop is the one a program runs: a handle made for each allocation, and dropped for
 each free. Only the loop is timed; its own cost, without a pool, is measured beside it.
@@ -85,7 +85,7 @@ def replay(
                 on_progress(stop - first)
         stats = pool.stats()
     finally:
-        held.clear()  # an error's traceback would keep it all live
+        held.clear()  # an error's traceback pins this frame
     events = max(len(trace), 1)
     return Replay(
         peak_live_nbytes=stats.live_high_water_nbytes,

@@ -1,7 +1,7 @@
 """Snapshots as JSON files, in the format of ``schemas/snapshot-v1.json``.
 
-The reader trusts nothing: kinds, ranges and the tiling of blocks are checked, and the
-size of the file is bounded. ``load_snapshot(save_snapshot(...))`` is the identity.
+The file is untrusted: types, ranges and the tiling of blocks are checked, and its size
+is bounded. ``load_snapshot(save_snapshot(...))`` is the identity.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""One run of a program: its history made from a file, checked, laid out on a page."""
+"""Behind pages and reports: a history made of a trace or a snapshot, and its layout."""

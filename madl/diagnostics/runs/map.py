@@ -1,4 +1,4 @@
-"""Where bytes were committed: a log of ranges, laid end to end, drawn as one line."""
+"""Address maps: a log of committed ranges; ranges end to end; an arena as text."""
 
 from array import array
 from bisect import bisect_right, insort
@@ -20,8 +20,7 @@ LEGEND = (
 class RangeLog:
     """Which bytes are taken at a moment, and from when to when each range was.
 
-    Moments are counted by whoever uses it. Adding what is there already, or removing
-    what is not, has no effect.
+    The caller counts the moments. Adding or removing twice has no effect.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ class RangeLog:
 
 
 class AddressMap(NamedTuple):
-    """Addresses that were ever committed, laid end to end."""
+    """Ranges of addresses that were ever committed, laid end to end."""
 
     start: "NDArray[np.int64]"
     nbytes: "NDArray[np.int64]"

@@ -1,4 +1,4 @@
-"""Replay a trace with bytes of its own in every block, and read them back."""
+"""Verify a pool by a trace: a pattern in each block, compared before its free."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

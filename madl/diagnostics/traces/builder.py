@@ -1,6 +1,6 @@
-"""Build a trace event by event; validate ids, frees and memory bounds.
+"""Build a trace event by event; refuse double frees, unknown ids, too much text.
 
-Blocks are named by ids, or by addresses (``LiveBlocks``), which are used again.
+``LiveBlocks`` is for files that name blocks by address, which may be used again.
 """
 
 from array import array
@@ -10,7 +10,7 @@ from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Stack
 
 TEXT_LIMIT_NBYTES = 128 << 20
-"""What the headers, markers and distinct tags of one trace take in memory at most."""
+"""Memory for the headers, markers and distinct tags of one trace, at most."""
 _TEXT_OVERHEAD_NBYTES = 128
 """About what a marker or a table entry takes over its text."""
 
@@ -143,7 +143,7 @@ def _extend(column: "array[int]", count: int) -> "array[int]":
 
 
 LIVE_LIMIT = 1 << 22
-"""Blocks live at once: about 100 bytes each are in memory."""
+"""Live blocks, at about 100 bytes of memory each."""
 
 
 class LiveBlocks:

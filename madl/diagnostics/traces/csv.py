@@ -1,4 +1,4 @@
-"""Traces from the CSV files of MiniMalloc and idealloc.
+"""Read the CSV files of MiniMalloc and idealloc: one row a lifetime.
 
 Each row is a block that is live from ``lower`` until just before ``upper``, in units
 of logical time: the input of planners, which know all lifetimes beforehand.
@@ -13,7 +13,7 @@ from madl.errors import FileFormatError
 
 CSV_FIRST_LINE = "id,lower,upper,size"
 ROW_COUNT_LIMIT = 1 << 22
-"""All rows are in memory at once, to be put in order: about 200 bytes each."""
+"""All rows are in memory, to be sorted: about 200 bytes each."""
 TIME_LIMIT = 1 << 63
 
 

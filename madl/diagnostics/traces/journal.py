@@ -79,7 +79,7 @@ def context_record(stream: int, tag_number: int, stack_number: int) -> bytes:
 
 
 class JournalWriter:
-    """Writes records beside ``path``. One thread at a time, but for the pools."""
+    """Writes the journal beside ``path``. One thread at a time, but for the pools."""
 
     def __init__(self, path: Path, headers: dict[str, str]) -> None:
         """Start a journal.
@@ -144,7 +144,8 @@ class JournalWriter:
     def define_tag(self, number: int, tag: str) -> None:
         """Write what a tag is called from now on; after ``close()``, nothing.
 
-        An allocation may come here that has found the recording before it ended.
+        A race: a pool that saw the recording still running may call this when another
+        thread has closed it.
         """
         journal: Journal | None = vars(self).get("journal")
         if journal is not None:
@@ -152,7 +153,7 @@ class JournalWriter:
 
     def close(self) -> None:
         """Write no more."""
-        del self.journal  # first: a file that is mapped cannot be removed everywhere
+        del self.journal  # unmaps: Windows removes no file that is mapped
         self._file.close()
 
     def remove(self) -> None:
@@ -160,7 +161,7 @@ class JournalWriter:
         self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Close the file, which is that of the process this one was forked from."""
+        """Close the file in a forked child: it is the parent's."""
         self.journal.stop_listening()
         self._file.close()
 
@@ -181,7 +182,7 @@ class JournalWriter:
 
 
 def _open_privately(path: str, flags: int) -> int:
-    """Open a file that nobody else may read: tags and stacks say much of a program."""
+    """Open with mode 0600: tags and stacks say much of a program."""
     return os.open(path, flags, 0o600)
 
 
@@ -192,7 +193,7 @@ def _cut(tag: str) -> str:
 
 
 class _TornError(Exception):
-    """The rest is not there, or not whole."""
+    """The file ends in the middle of a record, or before its head says."""
 
 
 def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
@@ -234,7 +235,7 @@ class _Head(NamedTuple):
 
     @property
     def base(self) -> int:
-        """Bytes of the records that were appended to the file for sure."""
+        """Bytes of records that are in the file behind the ring, for certain."""
         return max(self.end - 1, 0) // len(self.ring) * len(self.ring)
 
 

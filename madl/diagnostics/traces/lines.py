@@ -23,7 +23,7 @@ TraceSource = str | os.PathLike[str] | bytes
 """A file's path, or all that a file holds."""
 
 Blocks = Iterable[tuple[int, list[bytes]]]
-"""Lines, some thousands at a time, with the number of the first."""
+"""Some thousands of lines, with the number of the first."""
 
 LINE_COUNT_LIMIT = 1 << 31
 """Of a file; ids are below it."""
@@ -181,7 +181,7 @@ def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
     Raises:
         FileFormatError: It is larger, or cannot be opened, read or unpacked.
     """
-    # Piece by piece: asked for all at once, a file makes room for the most it may have.
+    # In pieces: read(most_nbytes) would allocate that much, however short the file is.
     pieces, total = [], 0
     with opened(source) as file:
         while total <= most_nbytes and (piece := file.read(_PIECE_NBYTES)):

@@ -1,4 +1,4 @@
-"""Traces from the CSV log of RMM, the allocator of RAPIDS.
+"""Read the CSV log of RMM, the allocator of RAPIDS.
 
 A row is one event of one thread, in the order in which they were logged. Times and
 threads are not kept; streams are numbered in the order in which they appear.

@@ -28,8 +28,8 @@ _WRONG_STACK = "a stack must be a list of [file, line, function]"
 def add_text(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
     """Add the records of a file.
 
-    Nearly all are plain allocations and frees, so the loop adds those itself; every
-    other line, right or wrong, is for ``_add_record``. It saves a third of the time.
+    The loop adds plain allocations and frees itself, which saves a third of the time;
+    every other line, right or wrong, is for ``_add_record``.
     """
     stacks: dict[int, Stack] = {}
     live = builder.live
@@ -173,7 +173,7 @@ def stack_from_lists(lines: object) -> Stack:
 
 
 def texts_of(stack: Stack) -> Iterator[str]:
-    """Yield what a stack keeps in memory."""
+    """Yield the texts that a stack keeps in memory."""
     for line in stack:
         yield from (line.filename, line.function)
 

@@ -1,4 +1,4 @@
-"""Traces from the replay log of Umpire, LLNL's memory manager: JSON, an object a line.
+"""Read the replay log of Umpire, LLNL's memory manager: JSON, an object a line.
 
 Two generations of it are read: ``"kind": "replay"`` with a payload and a result, and
 events with ``string_args`` and ``numeric_args``. An allocator's name becomes the tag.

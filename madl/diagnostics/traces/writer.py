@@ -29,7 +29,7 @@ from madl.sizes import parse_nbytes
 from madl.stacks import Stack
 
 TEXT_LIMIT_NBYTES = LINE_LIMIT_NBYTES // 4
-"""A header's key and value fit a line, or a tag or a stack after its numbers."""
+"""A line has room for a header's key and value, or for a tag or stack and numbers."""
 _GZIP = 16 + zlib.MAX_WBITS
 _BUFFERED_LINES = 4096
 
@@ -40,7 +40,7 @@ class TraceWriter:
     Until ``close()`` everything goes to a hidden file beside ``path``; an exception
     that leaves the ``with`` block removes it, and a file that stood at ``path``
     before stays as it was. The same calls write the same bytes. One thread at a time.
-    A process that is forked meanwhile writes and removes nothing.
+    In a forked child it writes and removes nothing.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class TraceWriter:
         self._process = os.getpid()
         self._stacks: dict[Stack, int] = {(): 0}
         try:
-            # unbuffered: what a forked child drops is not written by its finalizers
+            # Unbuffered: the finalizer of a buffer that a forked child inherits would
+            # write into the parent's file.
             self._file = self._part.open("xb", buffering=0)
         except OSError as error:
             text = f"cannot write a trace: {error.strerror}"
@@ -255,7 +256,7 @@ def file_behind(path: str | os.PathLike[str]) -> Path | None:
     """
     given = Path(path)
     target = given.resolve()
-    # given: /dev/stdout is there, but where it leads may have no name, as a pipe has
+    # Not target.exists(): /dev/stdout resolves to a name that a pipe does not have.
     return None if given.exists() and not target.is_file() else target
 
 
@@ -274,10 +275,10 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         return
     part = part_of(target)
     try:
-        # unbuffered: to close what was interrupted does not write it once more
+        # Unbuffered: close() after an interruption has nothing left to write.
         with part.open("xb", buffering=0) as file:
             if target.exists():
-                shutil.copymode(target, part)  # others must not read it now either
+                shutil.copymode(target, part)  # a private file stays private
             left = memoryview(content)
             while left:
                 left = left[file.write(left) :]

@@ -33,7 +33,7 @@ class AllocatorModel(Protocol):
 
     @property
     def peak_reserved_nbytes(self) -> int:
-        """The most bytes taken from the device at once."""
+        """The high-water mark of bytes taken from the device."""
 
     def allocate(self, allocation: int, nbytes: int, stream: int) -> None:
         """Place a request; ``allocation`` names it."""

@@ -39,7 +39,7 @@ class ExpandableModel:
 
     @property
     def peak_reserved_nbytes(self) -> int:
-        """The most bytes mapped at once."""
+        """The high-water mark of mapped bytes."""
         return self._reserve.peak_nbytes
 
     def allocate(self, allocation: int, nbytes: int, stream: int) -> None:

@@ -25,7 +25,7 @@ from madl.diagnostics.torch.models.settings import (
 )
 
 _SEGMENT_DISTANCE = 1 << 20
-"""Segments lie apart, so that blocks of two are never neighbours."""
+"""A gap between segments, so that blocks of two are never neighbours."""
 
 
 class SegmentsModel:
@@ -44,7 +44,7 @@ class SegmentsModel:
 
     @property
     def peak_reserved_nbytes(self) -> int:
-        """The most bytes taken from the device at once."""
+        """The high-water mark of bytes taken from the device."""
         return self._reserve.peak_nbytes
 
     def allocate(self, allocation: int, nbytes: int, stream: int) -> None:

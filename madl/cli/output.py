@@ -1,56 +1,30 @@
-"""The files of a command: what it reads and writes, its notes and its progress."""
+"""Output of commands: a file, JSON, notes, cells of tables, and progress."""
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from madl.diagnostics.traces.lines import printable
-from madl.diagnostics.traces.reader import example_names, example_path
 from madl.errors import FileFormatError
 
 
-def file_or_example(function: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take a FILE, or the name of an example instead.
-
-    It is called with ``file``, the path of either.
-    """
-
-    @click.argument("file", required=False, type=click.Path())
-    @click.option(
-        "--example",
-        type=click.Choice(example_names()),
-        help="Take a trace that ships with madl, instead of a FILE.",
-    )
-    @wraps(function)
-    def command(
-        file: str | None,
-        example: str | None,
-        **options: Any,  # noqa: ANN401  # whatever else the command takes
-    ) -> None:
-        if (file is None) == (example is None):
-            raise click.UsageError("name either a FILE or an --example")
-        path = file if example is None else str(example_path(example))
-        function(file=path, **options)
-
-    return command
-
-
 def refuse_the_input(target: str, source: str) -> None:
-    """Refuse to replace what a command is about to read, by whatever name.
+    """Refuse to replace what a command is about to read, by any name of it.
 
     Raises:
         UsageError: Both are one file.
     """
     try:
         is_one = os.path.samefile(source, target)
-    except OSError:  # one is not there; what reads or writes it says so, if it matters
+    except OSError:  # one is not there; to open it raises the error that matters
         return
     if is_one:
         text = f"the output is the input: {target}. Try: another name"
@@ -72,14 +46,24 @@ def writing(path: str) -> Iterator[None]:
         raise FileFormatError(path, 0, reason) from None
 
 
+def print_json(figures: Mapping[str, object]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(figures, indent=1))
+
+
 def print_notes(notes: Iterable[str]) -> None:
     """Print notes, such as that a recording has not ended, where no result goes."""
     for note in notes:
         click.echo(printable(f"note: {note}"), err=True)
 
 
+def cell(text: str) -> Text:
+    """Return a text of a file fit for a table: no control codes, no markup."""
+    return Text(printable(text))
+
+
 class EventProgress:
-    """Counts events on a terminal; hidden anywhere else."""
+    """A progress bar on stderr; hidden where that is no terminal."""
 
     def __init__(
         self, what: str, of: int | None = None, *, hidden: bool = False
