@@ -57,6 +57,15 @@ class RangeTable(NamedTuple):
     start: "Integers"
     stop: "Integers"
 
+    def joined(self) -> tuple["Integers", "Integers"]:
+        """Return starts and ends, lowest first; what touches or overlaps is one."""
+        order = self.address.argsort(kind="stable")
+        starts = self.address[order]
+        ends = np.maximum.accumulate(starts + self.nbytes[order])
+        is_first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
+        is_last = np.append(is_first[1:], True)[: len(starts)]
+        return starts[is_first], ends[is_last]
+
 
 class Moment(NamedTuple):
     """A moment that is worth looking at.
@@ -150,12 +159,7 @@ class History:
         """Return the addresses and the ends of committed runs, lowest first."""
         table = self.committed
         rows = (table.start <= moment) & (moment < table.stop)
-        order = table.address[rows].argsort()
-        starts = table.address[rows][order]
-        ends = starts + table.nbytes[rows][order]
-        is_first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
-        is_last = np.append(is_first[1:], True)[: len(starts)]
-        return starts[is_first], ends[is_last]
+        return RangeTable(*(column[rows] for column in table)).joined()
 
     def free_at(self, moment: int) -> FreeSpace:
         """Return what is committed and free. O(n log n) in the live blocks."""

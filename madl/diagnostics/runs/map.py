@@ -110,13 +110,9 @@ class AddressMap(NamedTuple):
 
 def address_map(history: History) -> AddressMap:
     """Return the ranges ever committed, joined where they touch or overlap."""
-    order = history.committed.address.argsort(kind="stable")
-    start = history.committed.address[order]
-    reach = np.maximum.accumulate(start + history.committed.nbytes[order])
-    is_first = np.append(True, start[1:] > reach[:-1])[: len(start)]
-    is_last = np.append(is_first[1:], True)[: len(start)]
-    nbytes = reach[is_last] - start[is_first]
-    return AddressMap(start[is_first], nbytes, nbytes.cumsum() - nbytes)
+    starts, ends = history.committed.joined()
+    nbytes = ends - starts
+    return AddressMap(starts, nbytes, nbytes.cumsum() - nbytes)
 
 
 def map_snapshot(history: History, moment: int) -> PoolSnapshot:

@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -131,6 +131,20 @@ def numbered_lines(blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     """Return the lines of all blocks, each with its number."""
     # An iterator made in C: a generator would cost a tenth of the reading time.
     return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
+
+
+def add_lines(path: str, blocks: Blocks, add: Callable[[bytes], None]) -> None:
+    """Call ``add`` with each line that is not empty.
+
+    Raises:
+        FileFormatError: It raised a ``BadEventError``: this adds the file and the line.
+    """
+    for number, line in numbered_lines(blocks):
+        try:
+            if line:
+                add(line)
+        except BadEventError as bad:
+            raise FileFormatError(path, number, str(bad)) from None
 
 
 def whole_number(field: bytes, what: str, limit: int) -> int:

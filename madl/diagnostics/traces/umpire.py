@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import Blocks, hexadecimal, numbered_lines, shown
+from madl.diagnostics.traces.lines import Blocks, add_lines, hexadecimal, shown
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
-from madl.errors import FileFormatError
 
 _ALLOCATOR_COUNT_LIMIT = 1 << 16
 _STARTS = (b'"kind"', b'"category"')
@@ -32,12 +31,7 @@ def add_umpire(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
         FileFormatError: An event is broken.
     """
     log = _Log(builder)
-    for number, line in numbered_lines(blocks):
-        try:
-            if _is_event(line):
-                log.add(line)
-        except BadEventError as bad:
-            raise FileFormatError(path, number, str(bad)) from None
+    add_lines(path, blocks, log.add)
     log.blocks.finish()
 
 
@@ -52,6 +46,8 @@ class _Log:
         self._names: dict[int, str] = {}
 
     def add(self, line: bytes) -> None:
+        if not _is_event(line):
+            return
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
