@@ -93,9 +93,7 @@ def replay(
     that are handed out again as they are.
     """
     loaded = open_trace(file)
-    pool = _pool(
-        device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
-    )
+    pool = _pool(device, limit, fit, page_size, recycle=not no_recycle)
     _refuse_without_memory(pool, touch=touch, is_verified=is_verified)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
     if not pool._options.pooling:  # by MADL_POOL=off, or as shared memory wants it
@@ -115,10 +113,12 @@ def replay(
         print_notes(loaded.notes)
 
 
-def _pool(device: str, **options: Any) -> Pool:  # noqa: ANN401  # those of a pool
+def _pool(
+    device: str, limit: int | None, fit: Fit, page_size: int | None, *, recycle: bool
+) -> Pool:
     """Return a pool; an option that does not suit the device is misuse."""
     try:
-        return Pool(device, **options)
+        return Pool(device, limit=limit, fit=fit, recycle=recycle, page_size=page_size)
     except MadlError:  # of the device or the environment, some of which are ValueErrors
         raise
     except ValueError as error:

@@ -43,6 +43,8 @@ class Recorder:
     def start(self) -> None:
         """Listen from now on."""
         if self.is_listener:
+            # Depth first: another thread's allocation in between is missing from the
+            # trace, and in the other order would be in it without its stack.
             stacks.want(self._depth)
             events.listeners.append(self)
             hotpath.change_watch_count(+1)
@@ -109,6 +111,7 @@ class Recorder:
                     "which `madl replay` reads."
                 )
                 raise
+            # Only now: a crash before this line leaves the journal, or both.
             self._journal.remove()
 
     def abandon(self) -> None:

@@ -8,22 +8,11 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Protocol
 
 from madl.hotpath import Memory
 
 STAGE_NBYTES = 8 << 20
 """What goes to a file, or comes from one, passes through so much host memory."""
-
-
-class Copy(Protocol):
-    """The content of a memory, elsewhere."""
-
-    def restore(self, memory: Memory) -> None:
-        """Write the content to a memory of the same size."""
-
-    def close(self) -> None:
-        """Forget the content. May be called twice."""
 
 
 class HostCopy:
@@ -35,11 +24,11 @@ class HostCopy:
         memory.copy_to(self._content)
 
     def restore(self, memory: Memory) -> None:
-        """As ``Copy``."""
+        """Write the content to a memory of the same size."""
         memory.copy_from(self._content)
 
     def close(self) -> None:
-        """As ``Copy``."""
+        """Forget the content. Idempotent."""
         if self._is_wiped:
             _wipe(self._content)
         self._content = bytearray()
@@ -73,14 +62,14 @@ class FileCopy:
             raise
 
     def restore(self, memory: Memory) -> None:
-        """As ``Copy``."""
+        """Write the content to a memory of the same size."""
         with self._staging() as stage:
             for start, piece in _pieces(stage, self._nbytes):
                 self._read(start, piece)
                 memory[start : start + len(piece)].copy_from(piece)
 
     def close(self) -> None:
-        """As ``Copy``."""
+        """Forget the content. Idempotent."""
         try:
             # A forked child shares the file: only the process that wrote it wipes it.
             if self._is_wiped and self._process == os.getpid():
@@ -125,6 +114,9 @@ class FileCopy:
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self.close()
+
+
+Copy = HostCopy | FileCopy
 
 
 def _pieces(stage: bytearray, nbytes: int) -> Iterator[tuple[int, memoryview]]:

@@ -4,8 +4,6 @@ They are written from what PyTorch documents, and have not been compared with it
 GPU: how far off they are there is not known.
 """
 
-from typing import Protocol
-
 from madl.diagnostics.torch.models.blocks import ReserveRefusedError
 from madl.diagnostics.torch.models.expandable import ExpandableModel
 from madl.diagnostics.torch.models.segments import SegmentsModel
@@ -24,22 +22,8 @@ __all__ = [
     "settings_of_text",
 ]
 
-
-class AllocatorModel(Protocol):
-    """An allocator that only counts.
-
-    Raised by ``allocate``: ReserveRefusedError; the model is then of no more use.
-    """
-
-    @property
-    def peak_reserved_nbytes(self) -> int:
-        """The high-water mark of bytes taken from the device."""
-
-    def allocate(self, allocation: int, nbytes: int, stream: int) -> None:
-        """Place a request; ``allocation`` names it."""
-
-    def free(self, allocation: int) -> None:
-        """Give a block back, which stays in the cache."""
+AllocatorModel = SegmentsModel | ExpandableModel
+"""It counts only. After ``allocate`` has raised ReserveRefusedError it is unusable."""
 
 
 def model_of(
