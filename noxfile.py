@@ -52,7 +52,7 @@ def faults(session: nox.Session) -> None:
         f"{backends}/opencl/test_opencl_fault_sweeps.py",
         f"{backends}/test_cuda.py::test_the_suite_passes[test_fault_sweeps.py]",
         *session.posargs,
-        env={"MADL_FAULTS": "all", "HYPOTHESIS_PROFILE": "nightly"},
+        env={"TEST_MADL_FAULTS": "all", "HYPOTHESIS_PROFILE": "nightly"},
     )
 
 
@@ -71,17 +71,17 @@ def month(session: nox.Session) -> None:
 def fuzz_readers(session: nox.Session) -> None:
     """Damage 10,000 files of each kind; every reader must read or refuse them.
 
-    ``MADL_FUZZ_FILES`` changes how many.
+    ``TEST_MADL_FUZZ_FILES`` changes how many.
     """
     session.install("--editable", ".", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
-    count = os.environ.get("MADL_FUZZ_FILES", "10000")
+    count = os.environ.get("TEST_MADL_FUZZ_FILES", "10000")
     session.run(
         "pytest",
         "--timeout=3000",
         "tests/property/test_damaged_files.py",
         *session.posargs,
-        env={"MADL_FUZZ_FILES": count},
+        env={"TEST_MADL_FUZZ_FILES": count},
     )
 
 
@@ -106,13 +106,13 @@ def fuzz_pool(session: nox.Session) -> None:
 def fuzz_atheris(session: nox.Session) -> None:
     """Let atheris look for files that any reader does wrong with, a minute each.
 
-    Arguments choose readers; ``MADL_FUZZ_SECONDS`` says for how long each. What it
+    Arguments choose readers; ``TEST_MADL_FUZZ_SECONDS`` says for how long each. What it
     found on the way is in build/fuzz, and files that are a bug in build/fuzz/bugs: they
     belong into tests/fuzz/corpus. atheris has wheels for Linux and CPython up to 3.13.
     """
     session.install("--editable", ".", "atheris>=3", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
-    seconds = os.environ.get("MADL_FUZZ_SECONDS", "60")
+    seconds = os.environ.get("TEST_MADL_FUZZ_SECONDS", "60")
     corpus, folder = pathlib.Path("tests/fuzz/corpus"), pathlib.Path("build/fuzz")
     (folder / "bugs").mkdir(parents=True, exist_ok=True)
     for name in session.posargs or sorted(os.listdir(corpus)):
@@ -131,17 +131,17 @@ def fuzz_atheris(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Use pools in every way at once for ten minutes; the process may take no more.
 
-    ``MADL_SOAK_S`` changes how long. Then, at length, the stress tests of threads and
-    of forks.
+    ``TEST_MADL_SOAK_S`` changes how long. Then, at length, the stress tests of threads
+    and of forks.
     """
     session.install(".", env=COMPILED)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
-    seconds = os.environ.get("MADL_SOAK_S", "600")
+    seconds = os.environ.get("TEST_MADL_SOAK_S", "600")
     session.run("python", "-P", "tests/soak.py", seconds, *session.posargs)
     session.run(
         "pytest",
         *(f"tests/processes/test_{name}.py" for name in ("thread_stress", "fork")),
-        env={"MADL_STRESS_S": "10", "MADL_FORKS": "200"},
+        env={"TEST_MADL_STRESS_S": "10", "TEST_MADL_FORKS": "200"},
     )
 
 
@@ -175,7 +175,7 @@ def numpy_suite(session: nox.Session) -> None:
         "-p",
         "madl_route",
         *(session.posargs or NUMPY_TESTS),
-        env={"PYTHONPATH": folder, "MADL_ROUTE_THRESHOLD": "4 KiB"},
+        env={"PYTHONPATH": folder, "TEST_MADL_ROUTE_THRESHOLD": "4 KiB"},
     )
 
 
@@ -186,14 +186,14 @@ def gpu(session: nox.Session) -> None:
     With torch, the models of ``madl whatif`` are held against what PyTorch reserves.
 
     Arguments are the packages to compare with, as ``cupy-cuda13x torch``; without any,
-    it is the driver alone. ``MADL_CUDA_DRIVER=emulated`` tries all of this where there
-    is no GPU; its figures mean nothing.
+    it is the driver alone. ``TEST_MADL_CUDA_DRIVER=emulated`` tries all of this where
+    there is no GPU; its figures mean nothing.
     """
     session.install(".[cuda]", env=COMPILED)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
     session.install("cuda-core", "numba-cuda", *session.posargs)
-    driver = os.environ.get("MADL_CUDA_DRIVER", "real")
-    required = {"MADL_REQUIRE": "cuda", "MADL_CUDA_DRIVER": driver}
+    driver = os.environ.get("TEST_MADL_CUDA_DRIVER", "real")
+    required = {"MADL_REQUIRE": "cuda", "TEST_MADL_CUDA_DRIVER": driver}
     session.run("pytest", "-s", "tests/backends/test_cuda.py", env=required)
     measure = ["python", "-m", "benchmarks.gpu", "--json=build/bench/gpu.json"]
     models = ["python", "-m", "benchmarks.gpu_whatif"]
@@ -216,7 +216,7 @@ def view(session: nox.Session) -> None:
     """
     session.install(".[viz]", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"), "playwright")
-    required = {"MADL_REQUIRE": "browser", "MADL_SCREENSHOTS": "build/view"}
+    required = {"MADL_REQUIRE": "browser", "TEST_MADL_SCREENSHOTS": "build/view"}
     session.run("pytest", "-s", "tests/browser", *session.posargs, env=required)
 
 
@@ -255,7 +255,7 @@ def dask(session: nox.Session) -> None:
         *(f"tests/integration/test_{name}.py" for name in ("dask", "dask_example")),
         "tests/processes/test_shared_processes.py",
         "tests/processes/test_shared_failures.py",
-        env={"MADL_EXITS": "50"},
+        env={"TEST_MADL_EXITS": "50"},
     )
 
 
@@ -279,7 +279,7 @@ def ecosystem(session: nox.Session) -> None:
         "-k",
         f"{names} or cuda_pool or how_to",
         env={
-            "MADL_EXITS": "50",
+            "TEST_MADL_EXITS": "50",
             "PYTEST_ADDOPTS": "--timeout=1800",
             "MADL_REQUIRE": "cuda,ecosystem",
             "JAX_PLATFORMS": "cpu",
@@ -321,7 +321,7 @@ def portability(session: nox.Session) -> None:
     Arguments choose among i386, seccomp, arm64-16k, s390x, armhf, riscv64, pyodide,
     cpython-3.14, cpython-3.15 and pypy. They install what they need of Debian's
     packages, and keep downloads in ~/.cache/madl-portability, or where
-    MADL_PORTABILITY_CACHE says. Two runs at once do not disturb each other.
+    TEST_MADL_PORTABILITY_CACHE says. Two runs at once do not disturb each other.
     """
     session.install("--editable", ".", env=PURE)
     session.install(*nox.project.dependency_groups(PROJECT, "test"))
@@ -352,7 +352,7 @@ def sanitize(session: nox.Session) -> None:
     library = session.run(
         "gcc", "-print-file-name=libasan.so", external=True, silent=True
     )
-    folders = ("unit", "property", "hotpath", "processes/test_thread_stress.py")
+    folders = ("unit", "property", "processes/test_thread_stress.py")
     session.run(
         "pytest",
         *(session.posargs or [f"tests/{folder}" for folder in folders]),

@@ -69,7 +69,7 @@ def run(*, quick: bool) -> Answer:
             pairs[name] = maker()
         except ImportError as error:
             notes.append(f"{name}: not measured: {error}")
-    with Worker(MADL_BENCH_HOT_PATH="interpreted") as worker:
+    with Worker(TEST_MADL_BENCH_HOT_PATH="interpreted") as worker:
         rounds = 7 if quick else 15
         results = {size: _round(pairs, worker, size, rounds) for size in SIZES}
     columns = tuple(format_nbytes(size) for size in SIZES)

@@ -1,7 +1,6 @@
-"""Byte counts: read them, print them, round them.
+"""Byte counts: parse ``"64 MiB"``, format, round up to an alignment.
 
-Every size in madl is an ``int`` in bytes. People write ``"64 MiB"``; this module
-turns that into bytes and back, and refuses what is not a byte count.
+Every size in madl is an ``int`` in bytes.
 """
 
 import operator

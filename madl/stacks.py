@@ -1,6 +1,6 @@
-"""Where in a program memory is allocated: short tracebacks, kept once each.
+"""Capture short tracebacks of the calling program, interned.
 
-Nothing is looked at while ``depth`` is 0, which it is unless somebody asks.
+None is captured while ``depth`` is 0, the default.
 """
 
 import os
@@ -9,12 +9,12 @@ from types import FrameType
 from typing import NamedTuple
 
 MOST_STACKS = 10_000
-"""So many different ones are kept; what comes later has ``TOO_MANY``."""
+"""Distinct ones that are kept; later ones are ``TOO_MANY``."""
 
 _OURS = os.path.dirname(__file__) + os.sep
 
 depth = 0
-"""Lines that each allocation remembers of whoever called it: the most wanted now."""
+"""Lines of its callers that each allocation remembers: the most that is wanted now."""
 
 _wanted: list[int] = []
 
@@ -66,7 +66,8 @@ def _set_depth() -> None:
     global depth  # read on every watched allocation
     while True:
         depth = max(_wanted, default=0)
-        # Another thread may want more by now, or less, and have set it before this one.
+        # A race: a thread that changed _wanted after max() may have stored its depth
+        # before this store, which would undo it. Compare again.
         if depth == max(_wanted, default=0):
             return
 
@@ -91,7 +92,7 @@ def capture(least: int = 0) -> Stack:
     """Return the lines that lead to here, without those of madl.
 
     Args:
-        least: So many at least, whatever others want.
+        least: Lines at least, also while ``depth`` is less.
     """
     most = max(depth, least)
     lines: list[Line] = []

@@ -380,8 +380,8 @@ MUTATIONS = [
     ),
     Mutation(
         "memory/copies.py",
-        "kept = hold(memory, use)",
-        "kept = None",
+        "kept = hold(memory, use)  # first",
+        "kept = None  # first",
         "a device's copy reads or writes a block that was freed meanwhile",
     ),
     Mutation(

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXITS = int(os.environ.get("MADL_EXITS", "3"))
+EXITS = int(os.environ.get("TEST_MADL_EXITS", "3"))
 """How often a program has to end in silence."""
 
 

@@ -19,7 +19,7 @@ from tests.faulty import FaultyCalls
 from tests.operations import CONTENT, Bench, Operation
 from tests.tally import tally
 
-IS_LONG = os.environ.get("MADL_FAULTS") == "all"
+IS_LONG = os.environ.get("TEST_MADL_FAULTS") == "all"
 """Whether every case is run: ``nox -s faults``."""
 MOST_CALLS = 500
 """An operation that needs more does not end."""

@@ -15,7 +15,7 @@ from madl.cli.replay import replay
 from madl.cli.report import report
 from madl.cli.view import view
 from madl.cli.whatif import whatif
-from madl.diagnostics.traces.names import printable_lines
+from madl.diagnostics.traces.lines import printable_lines
 from madl.errors import MadlError
 
 

@@ -1,12 +1,11 @@
-"""``madl bench``: what a pool saves, on the machine and device of whoever asks."""
+"""``madl bench``: time a pool against the device's own allocations, on this machine."""
 
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.console import Console
@@ -14,9 +13,15 @@ from rich.table import Table
 
 from madl import hotpath
 from madl.backends import registry
-from madl.backends.protocol import Backend, Capability, HandlePagesBackend
-from madl.cli.device_name import DeviceName
+from madl.backends.protocol import (
+    Backend,
+    Capability,
+    CommitBackend,
+    HandlePagesBackend,
+)
+from madl.cli.output import print_json
 from madl.cli.pages import Command
+from madl.cli.parameters import DeviceName, json_option
 from madl.errors import OutOfMemoryError
 from madl.pool import Pool
 from madl.sizes import align_up, format_nbytes
@@ -41,7 +46,7 @@ Loop = Callable[[int], object]  # called with the number of its turns
     show_default=True,
     help="As in opencl:0.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def bench(device: str, as_json: bool) -> None:
     """Compare a pool with asking the device, for a second or two.
 
@@ -65,7 +70,7 @@ def bench(device: str, as_json: bool) -> None:
         "notes": notes,
     }
     if as_json:
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         _print_table(figures)
         click.echo("".join(f"{note}\n" for note in notes), nl=False, err=True)
@@ -92,17 +97,17 @@ def _measure_sizes(pool: Pool, backend: Backend) -> tuple[list[Figures], list[st
 
 
 def _loops(pool: Pool, backend: Backend, nbytes: int, asked: int) -> dict[str, Loop]:
+    committing = cast("CommitBackend", backend)
     commits = Capability.COMMIT in backend.capabilities
-    asking: Any = backend  # whether it has commit(), its capabilities say
 
     def device(turns: int) -> None:
         for _ in repeat(None, turns):
-            reservation = asking.reserve(asked)
+            reservation = backend.reserve(asked)
             try:
                 if commits:
-                    asking.commit(reservation, 0, asked)
+                    committing.commit(reservation, 0, asked)
             finally:
-                asking.release(reservation)
+                backend.release(reservation)
 
     def pair(turns: int) -> None:
         for _ in repeat(None, turns):

@@ -1,4 +1,4 @@
-"""``madl completion``: what lets a shell complete commands, options and files."""
+"""``madl completion``: completion scripts for bash, zsh and fish."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,6 +1,5 @@
-"""``madl diff``: what grew from one trace or snapshot to another."""
+"""``madl diff``: compare two traces or two snapshots."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from madl.cli.notes import print_notes
+from madl.cli.output import cell, print_json, print_notes
 from madl.cli.pages import Command
-from madl.cli.report import cell
+from madl.cli.parameters import json_option
 from madl.diagnostics.diff import (
     Change,
     Contents,
@@ -19,7 +18,7 @@ from madl.diagnostics.diff import (
     contents_of_trace,
 )
 from madl.diagnostics.diff import diff as compare
-from madl.diagnostics.inputs import open_trace_or_snapshot
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.pool.stats import PoolSnapshot
 from madl.sizes import format_nbytes
@@ -41,7 +40,7 @@ from madl.sizes import format_nbytes
     show_default=True,
     help="How many tags, and sizes, to list in the tables.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def diff(before: str, after: str, top: int, as_json: bool) -> None:
     """Show what grew from the trace or snapshot BEFORE to AFTER.
 
@@ -60,7 +59,7 @@ def diff(before: str, after: str, top: int, as_json: bool) -> None:
     except ValueError as error:  # one is a trace, the other a snapshot
         raise click.UsageError(str(error)) from None
     if as_json:
-        click.echo(json.dumps(_as_dict(found) | {"notes": notes}, indent=1))
+        print_json(_as_dict(found) | {"notes": notes})
         return
     console = Console()
     console.print(_table("in all", found.totals, len(found.totals)))

@@ -1,17 +1,16 @@
-"""``madl export``: a trace or a snapshot, for another program's viewer."""
+"""``madl export``: convert a trace or snapshot for PyTorch's viewer or Perfetto."""
 
-import json
 import os
 
 import click
 
-from madl.cli.notes import print_notes
+from madl.cli.output import print_json, print_notes, refuse_the_input, writing
 from madl.cli.pages import Command
-from madl.cli.target import refuse_the_input, writing
+from madl.cli.parameters import json_option
 from madl.diagnostics.chrome_trace import export_chrome_trace
-from madl.diagnostics.inputs import open_trace_or_snapshot
 from madl.diagnostics.memory_viz import export_snapshot, export_trace
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.lines import printable
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 
 
@@ -24,7 +23,7 @@ from madl.diagnostics.traces.trace import Trace
 )
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def export(source: str, target: str, as_json: bool) -> None:
     """Write the trace or snapshot SOURCE as a file for other viewers.
 
@@ -53,7 +52,7 @@ def export(source: str, target: str, as_json: bool) -> None:
             "nbytes": os.stat(target).st_size,
             "notes": notes,
         }
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         click.echo(printable(f"wrote {target}"))
         print_notes(notes)

@@ -1,6 +1,5 @@
-"""``madl info``: what madl runs on here, what it can do, and what it was told."""
+"""``madl info``: the installation, its devices and plugins, and the settings."""
 
-import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError
@@ -15,12 +14,14 @@ import madl
 from madl import SettingState, hotpath
 from madl.backends import registry
 from madl.backends.protocol import DescribedBackend
+from madl.cli.output import print_json
 from madl.cli.pages import Command
+from madl.cli.parameters import json_option
 from madl.sizes import format_nbytes
 
 
 @click.command(cls=Command, examples=["madl info", "MADL_LIMIT=8GiB madl info --json"])
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def info(as_json: bool) -> None:
     """Show this installation, settings and devices, and why one is missing.
 
@@ -29,7 +30,7 @@ def info(as_json: bool) -> None:
     """
     facts = _collect()
     if as_json:
-        click.echo(json.dumps(facts, indent=1))
+        print_json(facts)
         return
     console = Console()
     names = ("version", "core", "python", "system")
@@ -103,7 +104,7 @@ def _describe_kind(kind: str) -> Iterator[tuple[str, dict[str, object]]]:
     for device in registry.devices_of(kind) or (kind,):
         try:
             yield device, _describe(device)
-        except Exception as error:  # what is broken is shown, whatever it raises
+        except Exception as error:  # of a plugin or driver, and shown
             yield device, {"not available": registry.in_words(error)}
 
 

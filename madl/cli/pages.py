@@ -1,4 +1,4 @@
-"""Help that reads like a page: commands by purpose, and examples that work."""
+"""Help pages of click: commands in sections, and examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ class Command(click.Command):
     """A command whose help ends with examples.
 
     Args:
-        examples: Lines as somebody types them.
+        examples: Lines of a shell.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
-"""``madl replay``: a trace through a pool, and what came of it."""
+"""``madl replay``: replay a trace through a pool, and print its figures."""
 
-import json
 import platform
 from typing import Any
 
@@ -10,19 +9,15 @@ from rich.table import Table
 
 from madl import hotpath
 from madl.backends.protocol import Capability
-from madl.cli.byte_count import ByteCount
-from madl.cli.device_name import DeviceName
-from madl.cli.notes import print_notes
+from madl.cli.output import EventProgress, cell, print_json, print_notes
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.report import cell
-from madl.cli.source import file_or_example
-from madl.diagnostics.occupancy import LEGEND, occupancy_line
+from madl.cli.parameters import ByteCount, DeviceName, file_or_example, json_option
 from madl.diagnostics.replay import Replay
 from madl.diagnostics.replay import replay as replay_trace
+from madl.diagnostics.runs.map import LEGEND, occupancy_line
+from madl.diagnostics.runs.verify import verify
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.verify import verify
 from madl.errors import MadlError
 from madl.pool import Pool
 from madl.pool.allocate import parts_of
@@ -77,7 +72,7 @@ _CONTENT = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
     is_flag=True,
     help="Then replay it again, and read back what is written to each block.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def replay(
     file: str,
     device: str,
@@ -99,9 +94,7 @@ def replay(
     that are handed out again as they are.
     """
     loaded = open_trace(file)
-    pool = _pool(
-        device, limit=limit, fit=fit, recycle=not no_recycle, page_size=page_size
-    )
+    pool = _pool(device, limit, fit, page_size, recycle=not no_recycle)
     _refuse_without_memory(pool, touch=touch, is_verified=is_verified)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
     if not parts_of(
@@ -117,16 +110,18 @@ def replay(
     if is_verified:
         figures["verified_nbytes"] = verified.nbytes
     if as_json:
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         _print_table(figures, result)
         print_notes(loaded.notes)
 
 
-def _pool(device: str, **options: Any) -> Pool:  # noqa: ANN401  # those of a pool
+def _pool(
+    device: str, limit: int | None, fit: Fit, page_size: int | None, *, recycle: bool
+) -> Pool:
     """Return a pool; an option that does not suit the device is misuse."""
     try:
-        return Pool(device, **options)
+        return Pool(device, limit=limit, fit=fit, recycle=recycle, page_size=page_size)
     except MadlError:  # of the device or the environment, some of which are ValueErrors
         raise
     except ValueError as error:

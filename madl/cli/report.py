@@ -1,6 +1,5 @@
-"""``madl report``: what ``madl view`` draws, in a terminal."""
+"""``madl report``: the figures of a history, and its curve, in a terminal."""
 
-import json
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -8,18 +7,14 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from madl.cli.byte_count import ByteCount
+from madl.cli.output import EventProgress, cell, print_json
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.source import file_or_example
-from madl.diagnostics.address_map import map_snapshot
+from madl.cli.parameters import ByteCount, file_or_example, json_option
 from madl.diagnostics.figures import Summary, summarize
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History
-from madl.diagnostics.occupancy import LEGEND, occupancy_line
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.runs.map import LEGEND, map_snapshot, occupancy_line
 from madl.sizes import format_nbytes
 
 CURVE_HEIGHT = 8
@@ -41,7 +36,7 @@ _ASCII = " ..::++##"
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def report(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
     """Print what FILE shows of memory: peaks, holders, fragmentation.
 
@@ -54,7 +49,7 @@ def report(file: str, limit: int | None, device: int | None, as_json: bool) -> N
         )
     summary = summarize(history)
     if as_json:
-        click.echo(json.dumps(_figures(summary), indent=1))
+        print_json(_figures(summary))
     else:
         _print(Console(), history, summary)
 
@@ -136,11 +131,6 @@ def holders_table(holders: Iterable[tuple[str, int, int]], title: str) -> Table:
     for name, nbytes, blocks in holders:
         table.add_row(cell(name), format_nbytes(nbytes), f"{blocks:,}")
     return table
-
-
-def cell(text: str) -> Text:
-    """Return a text of a file fit for a table: no control codes, no markup."""
-    return Text(printable(text))
 
 
 def curve_lines(values: list[int], width: int, levels: str = _EIGHTHS) -> list[str]:

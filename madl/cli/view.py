@@ -1,19 +1,21 @@
-"""``madl view``: a page that shows where everything lay, and when."""
+"""``madl view``: write a history as an HTML page."""
 
-import json
 import os
 
 import click
 
-from madl.cli.byte_count import ByteCount
-from madl.cli.notes import print_notes
+from madl.cli.output import (
+    EventProgress,
+    print_json,
+    print_notes,
+    refuse_the_input,
+    writing,
+)
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.source import file_or_example
-from madl.cli.target import refuse_the_input, writing
+from madl.cli.parameters import ByteCount, file_or_example, json_option
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.traces.names import printable
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.lines import printable
+from madl.diagnostics.traces.writer import write_whole
 from madl.diagnostics.view import view_page
 from madl.errors import MadlError
 from madl.sizes import format_nbytes
@@ -37,7 +39,7 @@ from madl.sizes import format_nbytes
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
 )
 @click.option("--device", type=int, help="Which GPU of a PyTorch snapshot.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def view(
     file: str, output: str | None, limit: int | None, device: int | None, as_json: bool
 ) -> None:
@@ -66,9 +68,9 @@ def view(
         "notes": list(history.notes),
     }
     if as_json:
-        click.echo(json.dumps(figures, indent=1))
+        print_json(figures)
     else:
         told = printable(f"{path}: {format_nbytes(len(page))}, open it in a browser")
-        # stderr: what is no file may be stdout, and what reads it wants the page alone
+        # To stderr if the page may have gone to stdout, as to a pipe.
         click.echo(told, err=not os.path.isfile(path))
         print_notes(history.notes)

@@ -1,6 +1,5 @@
-"""``madl whatif``: who held what, and which setting would have helped."""
+"""``madl whatif``: explain running out of memory, and simulate other settings."""
 
-import json
 from typing import Any
 
 import click
@@ -8,11 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from madl.cli.byte_count import ByteCount
+from madl.cli.output import EventProgress, cell, print_json
 from madl.cli.pages import Command
-from madl.cli.progress import EventProgress
-from madl.cli.report import cell, holders_table
-from madl.cli.source import file_or_example
+from madl.cli.parameters import ByteCount, file_or_example, json_option
+from madl.cli.report import holders_table
 from madl.diagnostics.whatif_report import Failure, WhatIf, what_if
 from madl.sizes import format_nbytes
 
@@ -32,7 +30,7 @@ from madl.sizes import format_nbytes
     "snapshot tells of the out-of-memory error]",
 )
 @click.option("--device", type=int, help="Which GPU of a snapshot.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def whatif(file: str, limit: int | None, device: int | None, as_json: bool) -> None:
     """Say which setting of PyTorch would have avoided running out.
 
@@ -45,7 +43,7 @@ def whatif(file: str, limit: int | None, device: int | None, as_json: bool) -> N
             file, device=device, capacity_nbytes=limit, on_progress=progress.update
         )
     if as_json:
-        click.echo(json.dumps(_figures(found), indent=1))
+        print_json(_figures(found))
     else:
         _print(Console(), found)
 

@@ -1,9 +1,13 @@
-"""Look at what a program allocates: traces recorded, read and written."""
+"""Allocation traces and snapshots: read, written, replayed, drawn, compared."""
 
-from madl.diagnostics.examples import example_names, example_path
 from madl.diagnostics.snapshot_json import load_snapshot, save_snapshot
 from madl.diagnostics.traces.lines import TraceSource
-from madl.diagnostics.traces.reader import open_trace, read_trace
+from madl.diagnostics.traces.reader import (
+    example_names,
+    example_path,
+    open_trace,
+    read_trace,
+)
 from madl.diagnostics.traces.trace import Allocate, Event, Free, Marker, Trace
 from madl.diagnostics.traces.writer import TraceWriter, write_trace
 

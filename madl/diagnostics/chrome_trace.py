@@ -1,4 +1,4 @@
-"""Traces for Perfetto (https://ui.perfetto.dev) and chrome://tracing: their JSON.
+"""Export a trace as Chrome trace JSON, for https://ui.perfetto.dev, chrome://tracing.
 
 A counter shows live bytes by tag, and instants the markers. Traces have no time, so an
 event takes a microsecond.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.writer import write_whole
 from madl.errors.report import NO_TAG
 
 MOST_SAMPLES = 50_000

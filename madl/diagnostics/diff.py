@@ -1,4 +1,4 @@
-"""What grew from one trace or snapshot to another: by tag, by size, in all."""
+"""Compare two traces or snapshots: growth by tag, by size, and in all."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

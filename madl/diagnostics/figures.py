@@ -1,4 +1,4 @@
-"""The figures of a history: those that ``madl report`` prints and ``madl view`` draws.
+"""Statistics of a history: those that ``madl report`` prints and ``madl view`` draws.
 
 Everything here is exact but the curves, which are read at about two moments out of
 each of ``BUCKETS`` equal parts of the run: where most is live in it, and least.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BUCKETS = 600
 GROUP_COUNT = 7
-"""As many colours are easily told apart, one more being for all others."""
+"""As many colours can be distinguished, with one more for all others."""
 UNNAMED = "(no name)"
 OTHERS = "all others"
 HOLDER_COUNT = 12
@@ -79,7 +79,7 @@ class Summary(NamedTuple):
         blocks: Blocks that there were in all.
         peak_moment: The moment at which most was live.
         peak_live_nbytes: Bytes that were live then.
-        peak_committed_nbytes: The most bytes that were committed at once.
+        peak_committed_nbytes: The high-water mark of committed bytes.
         live_at_end_nbytes: Bytes live after the last event.
         limit_nbytes: Bytes that could be committed; ``None`` without a limit.
         at_peak: What was committed and free at the peak.
@@ -136,7 +136,6 @@ class Curves(NamedTuple):
 def summarize(history: History) -> Summary:
     """Return a history in figures."""
     peak = history.peak_moment
-    held = list(history.held_at(peak).items())[:HOLDER_COUNT]
     return Summary(
         name=history.name,
         device=history.device,
@@ -149,13 +148,18 @@ def summarize(history: History) -> Summary:
         live_at_end_nbytes=int(history.live_nbytes[-1]),
         limit_nbytes=history.limit_nbytes,
         at_peak=history.free_at(peak),
-        holders=tuple(
-            Holder(UNNAMED if name is None else name, *figures)
-            for name, figures in held
-        ),
+        holders=largest_holders(history, peak),
         bands=size_bands(history),
         notes=history.notes,
         markers=history.markers,
+    )
+
+
+def largest_holders(history: History, moment: int) -> tuple[Holder, ...]:
+    """Return who holds most at a moment, the largest first."""
+    held = list(history.held_at(moment).items())[:HOLDER_COUNT]
+    return tuple(
+        Holder(UNNAMED if name is None else name, *figures) for name, figures in held
     )
 
 
@@ -179,7 +183,7 @@ def group(history: History) -> Grouping:
     if not is_held:
         band_of = np.searchsorted(_BANDS, history.blocks.nbytes)
         return Grouping("size", _band_names(), band_of)
-    largest = _largest_holders(history)
+    largest = _coloured_holders(history)
     # Where a group is not among the largest, it is the last one: all others.
     place = np.full(len(history.holders), len(largest), np.int64)
     place[largest] = np.arange(len(largest))
@@ -220,8 +224,8 @@ def _moments(history: History) -> "NDArray[np.int64]":
     return np.array(sorted(found))
 
 
-def _largest_holders(history: History) -> list[int]:
-    """Return who holds most at the peak; then, who was given most in all."""
+def _coloured_holders(history: History) -> list[int]:
+    """Return the holders of most at the peak; then, those that were given most."""
     blocks = history.blocks
     holder = blocks.holder.astype(np.intp)
     at_peak, given = (

@@ -1,12 +1,11 @@
-"""The history in a file of any kind that madl reads."""
+"""Open the history in a file: a trace, a snapshot of a pool or one of PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from madl.diagnostics.history import History
-from madl.diagnostics.inputs import open_trace_or_snapshot
-from madl.diagnostics.replay_history import history_of_trace
-from madl.diagnostics.snapshot_history import history_of_snapshot
+from madl.diagnostics.runs.from_snapshot import history_of_snapshot
+from madl.diagnostics.runs.from_trace import history_of_trace
 from madl.diagnostics.torch.past import TorchPast, torch_past
 from madl.diagnostics.torch.snapshot import (
     TorchSnapshot,
@@ -14,7 +13,7 @@ from madl.diagnostics.torch.snapshot import (
     read_torch_snapshot,
 )
 from madl.diagnostics.traces.lines import TraceSource, path_of
-from madl.diagnostics.traces.reader import open_trace
+from madl.diagnostics.traces.reader import open_trace, open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
 from madl.pool.stats import PoolSnapshot

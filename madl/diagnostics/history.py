@@ -1,4 +1,4 @@
-"""Where every block of a run lay, and when: what pictures and reports are made of.
+"""The history of a run: address and lifetime of every block and committed range.
 
 A moment is a number of events: at moment 0 nothing has happened yet. A row of a table
 was there from its ``start`` until before its ``stop``.
@@ -57,6 +57,15 @@ class RangeTable(NamedTuple):
     start: "Integers"
     stop: "Integers"
 
+    def joined(self) -> tuple["Integers", "Integers"]:
+        """Return starts and ends, lowest first; what touches or overlaps is one."""
+        order = self.address.argsort(kind="stable")
+        starts = self.address[order]
+        ends = np.maximum.accumulate(starts + self.nbytes[order])
+        is_first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
+        is_last = np.append(is_first[1:], True)[: len(starts)]
+        return starts[is_first], ends[is_last]
+
 
 class Moment(NamedTuple):
     """A moment that is worth looking at.
@@ -103,12 +112,12 @@ class History:
     places: tuple[str | None, ...] = (None,)
     """Where blocks were asked for, as in ``"train.py:12 (step)"``."""
     has_addresses: bool = False
-    """Whether addresses are those of a device, and not made up to tell arenas apart."""
+    """Whether addresses are those of a device, and not made up for each arena."""
     limit_nbytes: int | None = None
     """Bytes that may be committed, or that the device had; ``None`` if not known."""
     markers: tuple[Moment, ...] = ()
     notes: tuple[str, ...] = ()
-    """What whoever looks has to know, a sentence each."""
+    """Caveats for the reader, a sentence each."""
 
     @cached_property
     def live_nbytes(self) -> "Integers":
@@ -134,12 +143,12 @@ class History:
 
     @property
     def peak_live_nbytes(self) -> int:
-        """The most bytes that are live at once."""
+        """The high-water mark of live bytes."""
         return int(self.live_nbytes.max())
 
     @property
     def peak_committed_nbytes(self) -> int:
-        """The most bytes that are committed at once."""
+        """The high-water mark of committed bytes."""
         return int(self.committed_nbytes.max())
 
     def live_at(self, moment: int) -> "NDArray[np.bool_]":
@@ -150,12 +159,7 @@ class History:
         """Return the addresses and the ends of committed runs, lowest first."""
         table = self.committed
         rows = (table.start <= moment) & (moment < table.stop)
-        order = table.address[rows].argsort()
-        starts = table.address[rows][order]
-        ends = starts + table.nbytes[rows][order]
-        is_first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
-        is_last = np.append(is_first[1:], True)[: len(starts)]
-        return starts[is_first], ends[is_last]
+        return RangeTable(*(column[rows] for column in table)).joined()
 
     def free_at(self, moment: int) -> FreeSpace:
         """Return what is committed and free. O(n log n) in the live blocks."""

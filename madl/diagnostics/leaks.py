@@ -1,9 +1,9 @@
-"""What stays live that should have been freed: ``with madl.leak_check():``."""
+"""Leak detection: blocks that stay live, by tag and traceback."""
 
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, TypeVar
 
 from madl.diagnostics.stacks import keep_stacks
@@ -12,7 +12,7 @@ from madl.errors.report import NO_TAG
 from madl.pool import Pool, default
 from madl.stacks import Stack
 
-_Key = TypeVar("_Key", str, Stack)
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Outstanding(NamedTuple):
@@ -113,16 +113,8 @@ def live_blocks(pool: Pool) -> Counter[BlockKind]:
 
 def grouped(blocks: Counter[BlockKind]) -> tuple[Outstanding, ...]:
     """Return blocks by tag and traceback, the most bytes first."""
-    groups: dict[tuple[str | None, Stack], tuple[int, int]] = {}
-    for kind, count in blocks.items():
-        nbytes, number = groups.get((kind.tag, kind.stack), (0, 0))
-        groups[kind.tag, kind.stack] = (nbytes + kind.nbytes * count, number + count)
-    return tuple(
-        Outstanding(tag, stack, *figures)
-        for (tag, stack), figures in sorted(
-            groups.items(), key=lambda item: (-item[1][0], str(item[0]))
-        )
-    )
+    groups = _summed(blocks, lambda kind: (kind.tag, kind.stack))
+    return tuple(Outstanding(tag, stack, *figures) for (tag, stack), figures in groups)
 
 
 def _summed(
@@ -133,4 +125,4 @@ def _summed(
     for kind, count in blocks.items():
         nbytes, number = total.get(key_of(kind), (0, 0))
         total[key_of(kind)] = (nbytes + kind.nbytes * count, number + count)
-    return tuple(sorted(total.items(), key=lambda item: (-item[1][0], item[0])))
+    return tuple(sorted(total.items(), key=lambda item: (-item[1][0], str(item[0]))))

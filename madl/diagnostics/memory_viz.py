@@ -1,4 +1,4 @@
-"""Pictures of madl's pools in PyTorch's viewer, https://pytorch.org/memory_viz.
+"""Export for PyTorch's viewer, https://pytorch.org/memory_viz.
 
 The viewer reads a pickle of plain containers, of protocol 4 at most. It adds up block
 sizes to find where each starts, so the blocks of a segment leave no gap; and it replays
@@ -10,10 +10,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from madl.diagnostics.addressable import addressable
-from madl.diagnostics.placing import placing
-from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.replay import addressable, placing
+from madl.diagnostics.traces.trace import Allocate, Free, Trace
+from madl.diagnostics.traces.writer import write_whole
 from madl.hotpath import Memory, place_of
 from madl.pool import Pool
 from madl.pool.allocate import parts_of
@@ -22,7 +21,7 @@ from madl.stacks import Stack
 
 _PROTOCOL = 4
 _MADE_UP_ADDRESSES = 1 << 48
-"""From one arena to the next, where they have no addresses of their own."""
+"""From one arena to the next, where the device has no addresses."""
 _STATES = {"live": "active_allocated", "binned": "inactive", "free": "inactive"}
 
 
@@ -88,7 +87,7 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
                     memory = pool.allocate(trace.nbytes_of[operation])
                     placed[operation] = place_of(memory) or (None, 0, 0)
                     held[operation] = memory
-                    del memory  # else it outlives its free
+                    del memory  # it would pin the block beyond its free
                 else:
                     held[~operation] = None
         snapshot = pool.snapshot()
@@ -98,33 +97,22 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         held.clear()
     base_of = dict(zip(arenas, (base for base, _ in _placed(snapshot)), strict=True))
     events: list[_Event] = []
-    for operation in trace.operations:
-        is_free = operation < 0
-        arena, offset, capacity = placed[~operation if is_free else operation]
-        if arena is None:  # of zero bytes
-            continue
-        event = _described(trace, operation, base_of[arena] + offset, capacity)
-        events += _freed(event) if is_free else [event]
+    allocated: dict[int, _Event] = {}
+    for one in trace.events():
+        if isinstance(one, Allocate):
+            arena, offset, capacity = placed[one.id]
+            if arena is not None:  # else of zero bytes
+                address = base_of[arena] + offset
+                event = _Event(
+                    "alloc", address, capacity, one.stream, one.stack, one.tag
+                )
+                events.append(event)
+                allocated[one.id] = event
+        elif isinstance(one, Free) and one.id in allocated:
+            event = allocated.pop(one.id)
+            events.append(event._replace(action="free_requested"))
+            events.append(event._replace(action="free_completed"))
     _write(snapshot, events, path)
-
-
-def _described(trace: Trace, operation: int, address: int, capacity: int) -> _Event:
-    allocation = ~operation if operation < 0 else operation
-    return _Event(
-        "alloc",
-        address,
-        capacity,
-        0 if trace.stream_of is None else trace.stream_of[allocation],
-        () if trace.stack_of is None else trace.stacks[trace.stack_of[allocation]],
-        None if trace.tag_of is None else trace.tags[trace.tag_of[allocation]],
-    )
-
-
-def _freed(event: _Event) -> list[_Event]:
-    return [
-        event._replace(action="free_requested"),
-        event._replace(action="free_completed"),
-    ]
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Write down every allocation and free: ``with madl.record("run.trace.gz"):``."""
+"""Record allocations and frees as a trace: ``with madl.record("run.trace.gz"):``."""
 
 import contextlib
 import itertools
@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from madl import hotpath, stacks
-from madl.diagnostics.traces.journal_writer import JournalWriter
+from madl.diagnostics.traces.journal import JournalWriter
 from madl.diagnostics.traces.reader import open_trace
-from madl.diagnostics.traces.stack_text import check_depth
-from madl.diagnostics.traces.whole_files import file_behind
-from madl.diagnostics.traces.writer import one_line, write_trace
+from madl.diagnostics.traces.text import check_depth
+from madl.diagnostics.traces.writer import file_behind, one_line, write_trace
 from madl.errors import FileFormatError
 from madl.hotpath.reentrancy import living
 from madl.pool import tracking
@@ -25,10 +24,9 @@ class Recorder:
     """A recording: a journal while it lasts, a trace in the end.
 
     Where the hot path is compiled, pools write to the journal by themselves. Else, and
-    for stacks, the recorder is a listener: events go through a queue, which is atomic
-    and so safe in finalizers and signal handlers, and whoever finds nobody else
-    writing writes what is there. When writing fails, the program goes on without a
-    trace, and ``finish`` says why.
+    for stacks, the recorder is a listener. Its queue is a deque, to which finalizers
+    and signal handlers can add without a lock; the thread that gets the lock drains it.
+    When writing fails, the program goes on without a trace, and ``finish`` says why.
     """
 
     def __init__(self, path: Path, *, name: str, depth: int) -> None:
@@ -43,8 +41,10 @@ class Recorder:
         _recorders.add(self)
 
     def start(self) -> None:
-        """Hear of what is allocated from now on."""
+        """Listen from now on."""
         if self.is_listener:
+            # Depth first: another thread's allocation in between is missing from the
+            # trace, and in the other order would be in it without its stack.
             stacks.want(self._depth)
             tracking.listeners.append(self)
             hotpath.change_watch_count(+1)
@@ -52,7 +52,7 @@ class Recorder:
             self._journal.journal.listen(self._journal.define_tag)
 
     def stop(self) -> None:
-        """Hear of nothing any more."""
+        """Listen no more."""
         if self.is_listener:
             hotpath.change_watch_count(-1)
             tracking.listeners.remove(self)
@@ -111,10 +111,11 @@ class Recorder:
                     "which `madl replay` reads."
                 )
                 raise
+            # Only now: a crash before this line leaves the journal, or both.
             self._journal.remove()
 
     def abandon(self) -> None:
-        """Leave the recording to the process that this one was forked from."""
+        """Leave the recording to the parent, in a forked child."""
         self._writing = threading.Lock()
         if not self._has_ended:
             self._end()
@@ -125,7 +126,12 @@ class Recorder:
         self._queue = deque(maxlen=0)
 
     def _write(self) -> None:
-        """Write what is queued, unless somebody is writing already."""
+        """Drain the queue, unless the lock is taken.
+
+        A finalizer or a signal handler may interrupt this thread while it holds the
+        lock: to wait would deadlock. What it queues is drained by the owner, or else
+        with the next event or at the end.
+        """
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -165,7 +171,7 @@ def record(
 
     Args:
         path: Where the trace will be: gzipped ``madl-trace v1``. An existing file is
-            replaced when the block ends, whatever ends it. Until then there is a
+            replaced when the block ends, also by an exception. Until then there is a
             journal beside it, of 16 bytes an event, named ``path`` with ``.journal``;
             it stays when the process is killed, and ``madl replay`` reads it.
         name: The trace's name.

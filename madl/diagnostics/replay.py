@@ -1,22 +1,23 @@
-"""Replay a trace through a pool: what it would have committed, and how fast.
+"""Replay a trace through a pool: committed memory, and time for each event.
 
 The loop is the one a program runs: a handle made for each allocation, and dropped for
 each free. Only the loop is timed; its own cost, without a pool, is measured beside it.
 """
 
+import contextlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from madl.diagnostics.addressable import addressable
-from madl.diagnostics.placing import placing
-from madl.diagnostics.traces.names import printable
+from madl.diagnostics.traces.lines import printable
 from madl.diagnostics.traces.trace import Trace
+from madl.errors import FileFormatError, OutOfMemoryError
 from madl.hotpath import Memory
 from madl.pool import Pool
 from madl.pool.stats import PoolSnapshot, PoolStats
+from madl.sizes import format_nbytes
 
 _PROGRESS_STEPS = 100
 TOUCH_BYTE = 0xA5
@@ -83,7 +84,7 @@ def replay(
                 on_progress(stop - first)
         stats = pool.stats()
     finally:
-        held.clear()  # an error's traceback would keep it all live
+        held.clear()  # an error's traceback pins this frame
     events = max(len(trace), 1)
     return Replay(
         peak_live_nbytes=stats.live_high_water_nbytes,
@@ -149,3 +150,35 @@ def _chunks(events: int, peak_at: int) -> Iterator[tuple[int, int]]:
     step = max(events // _PROGRESS_STEPS, 1)
     edges = sorted({*range(0, events, step), peak_at, events})
     return pairwise(edges)
+
+
+@contextlib.contextmanager
+def placing(trace: Trace, pool: Pool) -> Iterator[None]:
+    """Let an out-of-memory error say at which event of a trace it came.
+
+    All that the pool allocates in the block is the trace's, in its order.
+    """
+    before = pool.stats().allocation_count
+    try:
+        yield
+    except OutOfMemoryError as error:
+        # Ids count up from 0, so the one that failed is how many were placed.
+        failed = pool.stats().allocation_count - before
+        event = trace.operations.index(failed) + 1
+        most = format_nbytes(trace.peak_live_nbytes)
+        error.add_note(f"It is event {event} of {len(trace)}.")
+        error.add_note(f"The trace has up to {most} live at once.")
+        raise
+
+
+@contextlib.contextmanager
+def addressable(trace: Trace) -> Iterator[None]:
+    """Refuse a trace in whose replay a size is too large for any pool.
+
+    With 32 bits that happens to a trace that 64 have made.
+    """
+    try:
+        yield
+    except OverflowError as error:
+        reason = f"{error}. Try: a machine with wider addresses"
+        raise FileFormatError(trace.name, 0, reason) from None

@@ -1,7 +1,7 @@
 """Snapshots as JSON files, in the format of ``schemas/snapshot-v1.json``.
 
-The reader trusts nothing: kinds, ranges and the tiling of blocks are checked, and the
-size of the file is bounded. ``load_snapshot(save_snapshot(...))`` is the identity.
+The file is untrusted: types, ranges and the tiling of blocks are checked, and its size
+is bounded. ``load_snapshot(save_snapshot(...))`` is the identity.
 """
 
 import json
@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
-from madl.diagnostics.traces.stack_text import stack_from_lists
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.text import stack_from_lists
+from madl.diagnostics.traces.writer import write_whole
 from madl.errors import FileFormatError
 from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 

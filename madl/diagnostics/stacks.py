@@ -1,4 +1,4 @@
-"""Let allocations remember the lines that made them: ``with madl.keep_stacks():``."""
+"""Record the traceback of each allocation: ``with madl.keep_stacks():``."""
 
 import contextlib
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ def keep_stacks(depth: int = 1) -> Iterator[None]:
 def debug(depth: int = 1) -> Iterator[None]:
     """Keep stacks, and warn of each ``Memory`` that is dropped without ``free()``.
 
-    It is what of debug mode any pool can do, for a while. ``Pool(debug=True)`` has it
-    at all times, and guard bytes, which a block has from its allocation on or never.
+    It is the part of debug mode that any pool can do for a while; guard bytes need
+    ``Pool(debug=True)``, as a block has them from its allocation on.
 
-    The ``ResourceWarning`` names the line that allocated. Memory of which arrays or
-    memoryviews were made is left out: they are what holds it.
+    The ``ResourceWarning`` names the line that allocated. Memory under arrays or
+    memoryviews is left out: they own it.
 
     Args:
         depth: As for ``keep_stacks``.

@@ -1,4 +1,4 @@
-"""Labels for what a program allocates: ``with madl.tag("weights"):``."""
+"""Tags: labels of allocations, by thread or task: ``with madl.tag("weights"):``."""
 
 import contextlib
 from collections.abc import Iterator
@@ -33,9 +33,8 @@ def tag(
         ValueError: ``name`` is empty, has a slash, or is more than one line; or a limit
             is malformed.
 
-    A generator that is left and entered again takes its tag along to whoever calls it
-    in between: put the ``with`` around the allocations, not around a ``yield``. Blocks
-    may end in any order.
+    A generator that yields inside the block leaves its tag to its caller: put ``with``
+    around the allocations, not around a ``yield``. Blocks may end in any order.
 
     Allocations cost more while any tag is active in any thread.
     """
@@ -56,7 +55,7 @@ def tag(
         yield path.name
     finally:
         hotpath.change_watch_count(-1)
-        # Not what was before: of two generators, the first may end first.
+        # Not a reset to the path before: of two generators, the first may end first.
         left = tuple(one for one in _scopes() if one is not scope)
         tracking.current_tag.set(TagPath.of(left))
 

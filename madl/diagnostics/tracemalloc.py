@@ -1,4 +1,4 @@
-"""Let Python's ``tracemalloc`` see what pools hand out, beside Python's own memory."""
+"""Report allocations of pools to Python's ``tracemalloc``, in a domain of their own."""
 
 import contextlib
 import ctypes

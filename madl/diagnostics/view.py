@@ -1,4 +1,4 @@
-"""One HTML page that shows a history, works offline, and loads nothing."""
+"""``madl view``: a history as one self-contained HTML page, under a strict CSP."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from madl.diagnostics.history import History
-from madl.diagnostics.page_data import page_data
+from madl.diagnostics.runs.page import page_data
 
 _FOLDER = Path(__file__).parent / "page"
 
@@ -16,8 +16,8 @@ _FOLDER = Path(__file__).parent / "page"
 def view_page(history: History) -> str:
     """Return the page.
 
-    Names in it come from files that anyone may have written. They are put in as text
-    only, and no script runs but those that the page's policy names by their hash.
+    Names in it come from untrusted files. They are inserted as text only, and no script
+    runs but those that the page's Content-Security-Policy names by their hash.
 
     Raises:
         ImportError: plotly, which draws the curves, is not installed.
@@ -32,7 +32,7 @@ def view_page(history: History) -> str:
         policy=html.escape(policy),
         title=html.escape(history.name),
         style=_part("page.css"),
-        # What could end the element, or start a comment in it, is written otherwise.
+        # Escaped: "<" could end the script element, or start a comment in it.
         data=data.replace("<", "\\u003c"),
         plotly=plotly,
         script=script,

@@ -1,4 +1,4 @@
-"""What would have helped: one trace through models of PyTorch's allocator, and madl's.
+"""Simulate a trace under PyTorch's allocator settings, and under madl's pool.
 
 The trace is what the program asked for; each model says what it would have taken from
 the device for that, and, where it is known how much the device had, whether it fits.
@@ -63,7 +63,7 @@ def outcomes(
     """Return what each allocator would have done, that in use first, madl's last.
 
     Args:
-        trace: What was asked for; the models keep its streams apart, madl's does not.
+        trace: What was asked for; the models know its streams, madl's pool does not.
         in_use: The settings of the process; ``None`` where there was none.
         capacity_nbytes: What the device had for it; ``None`` when not known.
         on_progress: Called with the events done since the last call, and of all.

@@ -1,9 +1,9 @@
-"""What came of a file: who held what, what each allocator would need, what to do."""
+"""Explain an out-of-memory error: holders, what other settings would need, advice."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from madl.diagnostics.figures import HOLDER_COUNT, UNNAMED, Holder
+from madl.diagnostics.figures import Holder, largest_holders
 from madl.diagnostics.histories import past_of, trace_of
 from madl.diagnostics.history import FreeSpace
 from madl.diagnostics.torch.models import UNLIMITED, AllocatorSettings
@@ -55,7 +55,7 @@ class WhatIf(NamedTuple):
         name: Of the file.
         device: ``None`` for a trace, which is of no GPU.
         events: Allocations and frees.
-        peak_live_nbytes: The most bytes that were live at once.
+        peak_live_nbytes: The high-water mark of live bytes.
         recorded_peak_nbytes: What PyTorch really reserved; ``None`` for a trace.
         capacity_nbytes: Bytes that the device had; ``None`` where it is not known.
         failure: How it ran out of memory; ``None`` if it did not.
@@ -125,7 +125,7 @@ def what_if(
         recorded_peak_nbytes=history.peak_committed_nbytes,
         capacity_nbytes=capacity_nbytes,
         failure=None if failure is None else _failure(past, failure),
-        holders=_holders(past, history.peak_moment),
+        holders=largest_holders(history, history.peak_moment),
         outcomes=results,
         advice=advice,
         export=export,
@@ -190,14 +190,7 @@ def _failure(past: TorchPast, failure: TorchOutOfMemory) -> Failure:
         reserved_nbytes=int(history.committed_nbytes[moment]),
         free=history.free_at(moment),
         device_free_nbytes=failure.device_free_nbytes,
-        holders=_holders(past, moment),
-    )
-
-
-def _holders(past: TorchPast, moment: int) -> tuple[Holder, ...]:
-    held = list(past.history.held_at(moment).items())[:HOLDER_COUNT]
-    return tuple(
-        Holder(UNNAMED if name is None else name, *figures) for name, figures in held
+        holders=largest_holders(history, moment),
     )
 
 

@@ -1,8 +1,7 @@
-"""Every error that madl raises on purpose.
+"""The exceptions of madl: what failed, the numbers, what to try.
 
-Each is a ``MadlError`` and the built-in that callers already catch. The fields go
-to ``args`` in order and the text is made in ``__str__``: pickle replays ``args``, and
-errors travel between processes. A text says what failed, the numbers, what to try.
+Each is a ``MadlError`` and the built-in that callers already catch. The fields go to
+``args`` in order and the text is made in ``__str__``: pickle replays ``args``.
 """
 
 from madl.errors.damage import Damage

@@ -1,7 +1,7 @@
-"""One piece of advice, checked against the figures and the settings of the pool.
+"""Diagnose an out-of-memory report: the one piece of advice that would help.
 
 Each function looks for one cause and returns what to do about it, or None. The first
-that finds its cause is heard, so what is certain comes before what is likely.
+that finds its cause wins, so what is certain comes before what is likely.
 """
 
 from madl.errors.report import OutOfMemoryReport
@@ -53,7 +53,7 @@ def _too_large(report: OutOfMemoryReport) -> str | None:
 
 
 def _interrupting(report: OutOfMemoryReport) -> str | None:
-    """Look for a request in the middle of another, which gets no free block."""
+    """Look for a re-entrant request, which may not touch the free blocks."""
     if not report.is_inside_unknown:
         return None
     return (
@@ -173,7 +173,7 @@ def _limit(report: OutOfMemoryReport) -> str | None:
 
 
 def _all_ours(report: OutOfMemoryReport) -> str | None:
-    """Say that nobody else has what is missing."""
+    """Say how much of the device the pools of this process have."""
     total = report.device_total_nbytes
     if report.native is None or total is None:
         return None
@@ -185,7 +185,7 @@ def _all_ours(report: OutOfMemoryReport) -> str | None:
 
 
 def _missing_nbytes(report: OutOfMemoryReport) -> int | None:
-    """Return what others would have to give up; None if that would not help."""
+    """Return the bytes that others would have to give up; None if unknown."""
     if report.native is None:
         if not report.is_over_device_limit or report.device_limit_nbytes is None:
             return None

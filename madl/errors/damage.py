@@ -1,4 +1,4 @@
-"""A write to where nothing may be written, as plain data and as text."""
+"""A write outside a block, or after its free, as found by debug mode."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ UNDERRUN = "underrun"
 USE_AFTER_FREE = "use after free"
 
 MOST_SHOWN = 16
-"""Of what was written, so many bytes are kept."""
+"""Bytes of what was written that are kept."""
 
 
 class Damage(NamedTuple):

@@ -1,4 +1,4 @@
-"""The figures of a failed request, as plain data."""
+"""The report of an out-of-memory error: the figures of a failed request."""
 
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class OtherPools(NamedTuple):
 
     @property
     def unused_nbytes(self) -> int:
-        """Bytes that they keep and nobody uses."""
+        """Bytes that are committed and free there, padding included."""
         return max(self.committed_nbytes - self.live_nbytes, 0)
 
 
@@ -145,9 +145,9 @@ class OutOfMemoryReport(NamedTuple):
         device_limit_nbytes: What all pools of the device may commit together.
         others: What other pools of this process have of the device.
         tag_limit: Set when a tag's limit, and nothing else, is in the way.
-        is_inside_unknown: Whether the request interrupted a call of the pool, so that
-            nobody may look: then the figures of its blocks, and what it has committed,
-            are 0.
+        is_inside_unknown: Whether the request interrupted a call of the pool, which is
+            then in no consistent state to be read: the figures of its blocks, and what
+            it has committed, are 0.
     """
 
     device: str

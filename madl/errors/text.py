@@ -1,4 +1,4 @@
-"""A report as lines of text, at most 80 columns wide."""
+"""Format an out-of-memory report as text, at most 80 columns wide."""
 
 import textwrap
 from collections.abc import Iterator
@@ -57,16 +57,19 @@ def _figures(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
         f"fragmentation {report.fragmentation_ratio:.2f}",
     )
     yield from _surroundings(report)
-    for label, holders in (("by tag", report.tags), ("by line", report.lines)):
-        for holder in holders[:MOST_HOLDERS]:
-            yield label, _held(holder)
+    tried = [f"{nbytes(gained)} from {step}" for step, gained in report.tried]
+    for label, texts in (
+        ("by tag", map(_held, report.tags[:MOST_HOLDERS])),
+        ("by line", map(_held, report.lines[:MOST_HOLDERS])),
+        ("tried", tried),
+    ):
+        for text in texts:
+            yield label, text
             label = ""
-    for label, (step, gained) in zip(_first("tried"), report.tried, strict=False):
-        yield label, f"{nbytes(gained)} from {step}"
 
 
 def _surroundings(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
-    """Yield what the device says, and what other pools have of it."""
+    """Yield the figures of the device and of other pools."""
     if report.device_total_nbytes is not None:
         unused = report.device_unused_nbytes
         has = "" if unused is None else f", {format_nbytes(unused)} unused"
@@ -76,13 +79,6 @@ def _surroundings(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
     if report.others.committed_nbytes:
         committed, live = map(format_nbytes, report.others)
         yield "other pools", f"{committed} committed, {live} live"
-
-
-def _first(label: str) -> Iterator[str]:
-    """Yield a label for the first line of several, and blanks for the others."""
-    yield label
-    while True:
-        yield ""
 
 
 def _limits(report: OutOfMemoryReport) -> str:

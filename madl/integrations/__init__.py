@@ -1,1 +1,1 @@
-"""Memory in the hands of other libraries."""
+"""Pools and memory for other libraries: one module for each, which imports it late."""

@@ -36,7 +36,7 @@ def empty(
     import numpy as np
 
     element = np.dtype(dtype)
-    dimensions = _dimensions(shape)
+    dimensions = dimensions_of(shape)
     nbytes = math.prod(dimensions) * element.itemsize
     memory = default.allocate(nbytes, device=device)
     return memory.as_array(element, dimensions)
@@ -47,7 +47,7 @@ def zeros(
 ) -> "np.ndarray[Any, Any]":
     """Return an array of zeros; arguments, errors and lifetime are those of ``empty``.
 
-    It is filled at once, so all of its memory is touched.
+    It is filled, so all of its memory is touched.
     """
     array = empty(shape, dtype, device=device)
     array[...] = 0
@@ -82,7 +82,7 @@ def empty_like(
 ) -> "np.ndarray[Any, Any]":
     """Return an array of undefined content with the shape and dtype of ``model``.
 
-    Of an array of another library, on whatever device, only these two are looked at.
+    Of an array of another library, on any device, only these two are read.
 
     Raises:
         TypeError: NumPy has no dtype of the model's name; pass ``dtype``.
@@ -115,7 +115,12 @@ def _dtype_of(named: Any) -> "np.dtype[Any]":  # noqa: ANN401  # of any library
     raise TypeError(f"NumPy has no dtype for {named}; pass dtype=, one of that size")
 
 
-def _dimensions(shape: Shape) -> tuple[int, ...]:
+def dimensions_of(shape: Shape) -> tuple[int, ...]:
+    """Return a shape as a tuple.
+
+    Raises:
+        ValueError: A dimension is negative.
+    """
     # Not isinstance(): that of a protocol costs more than an array.
     sizes: Any = shape if hasattr(shape, "__len__") else (shape,)
     dimensions = tuple(operator.index(size) for size in sizes)

@@ -46,7 +46,7 @@ def _resource_class() -> Any:  # noqa: ANN401  # cuda.core has no types here
 
 
 class _Resource:
-    """What ``cuda.core.MemoryResource`` asks of whoever extends it."""
+    """The methods that ``cuda.core.MemoryResource`` leaves to subclasses."""
 
     _core: Any
 
@@ -55,7 +55,7 @@ class _Resource:
         self._tag = tag
         self._backend = cuda_backend_of(pool)
         self._live: dict[int, Memory] = {}
-        # Freed in another stream while the pool could not be told of that.
+        # Freed in another stream, by a finalizer that interrupted a call of the pool.
         self._late: list[tuple[Memory, object]] = []
 
     def allocate(self, size: int, *, stream: object) -> "cuda.core.Buffer":

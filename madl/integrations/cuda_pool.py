@@ -1,8 +1,8 @@
-"""A pool of a CUDA device in C, for allocators that call into it with locks held.
+"""A pool of a CUDA device in C, for allocators that call it with locks held.
 
-A ``madl.Pool`` needs the interpreter's lock whenever it grows, and an allocator such as
-PyTorch's may hold a lock by then that a thread with the interpreter's lock waits for.
-This pool grows by the driver's own functions, called from C.
+A ``madl.Pool`` needs the GIL to grow, and an allocator such as PyTorch's may then hold
+a lock that a thread with the GIL waits for: a deadlock. This pool grows by the driver's
+own functions, called from C.
 """
 
 import importlib
@@ -30,9 +30,9 @@ class CudaPoolStats(NamedTuple):
 
     Attributes:
         live_nbytes: Handed out, with padding: C callers tell nothing else at a free.
-        live_high_water: The most that was live at once, in bytes.
+        live_high_water: The high-water mark of live bytes.
         committed_nbytes: Taken from the device.
-        committed_high_water: The most that was committed at once, in bytes.
+        committed_high_water: The high-water mark of committed bytes.
         allocation_count: Allocations so far.
         free_count: Frees so far.
         refused_count: Allocations that failed: NULL, which the caller makes an error
@@ -57,8 +57,8 @@ class CudaPool:
     """Memory of one CUDA device for C code, under one limit.
 
     There is one for each device, for the life of the process. Address-ordered first
-    fit in one range of addresses; a stream has at once what it freed, and at the limit
-    takes over what others have free, ordered on the device.
+    fit in one range of addresses. A stream may reuse what it freed without waiting; at
+    the limit it takes over free blocks of others, ordered on the device.
 
     Args:
         device: Such as ``"cuda:0"``.

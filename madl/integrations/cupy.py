@@ -73,7 +73,7 @@ def _block_class() -> Any:  # noqa: ANN401  # CuPy has no types here
 
 
 class _Block:
-    """What ``cupy.cuda.memory.BaseMemory`` asks of whoever extends it."""
+    """The attributes that ``cupy.cuda.memory.BaseMemory`` expects of subclasses."""
 
     def __init__(self, memory: Memory, index: int) -> None:
         self.madl_memory = memory

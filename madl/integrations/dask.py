@@ -80,9 +80,9 @@ class WorkerDevice(NamedTuple):
         worker: The worker's address.
         device: The device, as in ``"cuda:0"``.
         total_nbytes: Memory of the whole device, which other workers may use too.
-        available_nbytes: Memory of it that nobody uses now.
+        available_nbytes: Memory of it that is unused now.
         live_nbytes: Handed out by the worker's pool.
-        live_high_water_nbytes: The most that was live at once.
+        live_high_water_nbytes: The high-water mark of that.
         committed_nbytes: Taken from the device by the worker's pool.
         limit_nbytes: Bytes that the worker's pool may commit; ``None`` without a limit
             too.
@@ -174,8 +174,8 @@ async def _metric(worker: Worker) -> dict[str, dict[str, int | None]]:
 
 
 def _figures(pool: Pool) -> dict[str, int | None]:
-    # Not by stats(), which looks at every block with the pool's lock held: a heartbeat
-    # comes each second, and the worker answers nobody meanwhile.
+    # Not by stats(), which visits every block with the pool's lock held: a heartbeat
+    # comes each second, and would block the worker's event loop for that long.
     return {
         "live_nbytes": parts_of(pool).shared.live_nbytes,
         "live_high_water_nbytes": parts_of(pool).shared.live_high_water,

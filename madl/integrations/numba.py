@@ -68,10 +68,11 @@ def pool_of(device: str) -> Pool:
 
 
 class _Manager:
-    """What Numba's ``HostOnlyCUDAMemoryManager`` leaves to whoever extends it.
+    """The methods that Numba's ``HostOnlyCUDAMemoryManager`` leaves to subclasses.
 
     There is one for each context, and so for each device. Pinned memory stays Numba's:
-    the CPU may write to it at once, and nothing tells when queued copies have read it.
+    the CPU writes to it without regard to streams, so a pool could not know when queued
+    copies have read it.
     """
 
     context: Any
@@ -104,8 +105,8 @@ class _Manager:
         memory = pool_of(self._device).allocate(int(size))
         address = ctypes.c_void_p(memory.address)
         pointer = self._cuda.MemoryPointer(weakref.proxy(self.context), address, size)
-        # The attribute ends with the pointer, and the block with the attribute: no
-        # finalizer, which Numba would also call at exit.
+        # The pointer owns the block by this attribute: no finalizer, which Numba would
+        # also call at interpreter shutdown.
         pointer.madl_memory = memory
         return pointer
 
@@ -122,7 +123,7 @@ class _Manager:
         return self._cuda.MemoryInfo(free=free, total=total)
 
     def get_ipc_handle(self, memory: "MemoryPointer") -> Any:  # noqa: ANN401  # it only raises
-        """Refuse: a handle would share whatever else lies in the arena.
+        """Refuse: a handle would share the other blocks of the arena.
 
         Raises:
             MissingCapabilityError: Always.

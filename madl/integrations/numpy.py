@@ -1,7 +1,7 @@
 """A pool behind NumPy's own arrays: the large ones take their memory from it.
 
-What NumPy calls is compiled (``hotpath/_numpy``); here is where it is switched on and
-off. NumPy keeps its allocator in a context variable, and every array its own.
+What NumPy calls is compiled (``native/numpy_handler``). NumPy keeps its allocator in a
+context variable, and every array a reference to the one that it was made with.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The libraries that integrations are for, imported when they are needed."""
+"""Late imports of other libraries, and what CuPy and Numba arrays have in common."""
 
 import importlib
 from types import ModuleType

@@ -57,7 +57,7 @@ class PoolAllocator:
             "stream": None if is_default else self.queue,
             "tag": tag,
         }
-        # Without options an allocation is quickest.
+        # Only those that are set: an allocation without options is quickest.
         self._options: dict[str, Any] = {
             name: option for name, option in options.items() if option is not None
         }
@@ -74,8 +74,8 @@ class PoolAllocator:
         memory = self.pool.allocate(nbytes, **self._options)
         placed: Any = place_of(memory)  # there is an arena, as there are bytes
         native = self._view(*reserved_place(placed[0], placed[1]), nbytes)
-        # The attribute ends with the object, and the block with the attribute: no
-        # callback, no finalizer of ours, whoever drops the last reference.
+        # The object owns the block by this attribute: no callback and no finalizer,
+        # in whichever thread the last reference is dropped.
         native.madl_memory = memory
         return native
 

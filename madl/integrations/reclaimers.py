@@ -1,4 +1,4 @@
-"""Ready-made reclaimers, for ``pool.on_out_of_memory``."""
+"""Reclaimers for ``pool.on_out_of_memory``: empty the caches of PyTorch and CuPy."""
 
 import sys
 
@@ -12,14 +12,13 @@ def release_other_caches(nbytes: int) -> None:
     is imported, nor is CUDA initialized for PyTorch.
 
     Args:
-        nbytes: What the pool needs. All that is unused goes, however little that is:
-            neither library gives back a part.
+        nbytes: What the pool needs. Ignored: neither library can give back a part.
     """
     try:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-    finally:  # whatever is wrong with one, the other may have memory
+    finally:  # also after an error of PyTorch
         cupy = sys.modules.get("cupy")
         if cupy is not None:
             cupy.get_default_memory_pool().free_all_blocks()

@@ -1,4 +1,4 @@
-"""Memory of one process in the hands of another, without a copy.
+"""Share memory with another process, without a copy.
 
 A token stands for memory of device ``"shared"``. ``multiprocessing`` sends it: as an
 argument of a ``Process``, through a queue or a pipe. What travels is a descriptor, so
@@ -20,7 +20,8 @@ from madl.pool.allocate import parts_of
 class Token:
     """Stands for memory in other processes; made by ``madl.share``.
 
-    It keeps the memory, here and wherever it has arrived, whatever is freed meanwhile.
+    It owns a reference to the memory, here and where it has arrived, beside the
+    ``Memory`` itself.
     ``pickle`` alone will do only between processes that multiprocessing has related.
     """
 
@@ -47,7 +48,7 @@ class Token:
             AttachError: It was not sent to this process, or its sender has ended
                 before it arrived.
         """
-        # The pool is closed at once: what is freed is unmapped then, not kept.
+        # Closed before its memory is freed: the free unmaps it then, and keeps nothing.
         with Pool(_Attachment(self._shared, self._offset), debug=False) as pool:
             try:
                 return pool.allocate(self.nbytes)
@@ -64,8 +65,8 @@ class Token:
 def share(memory: Memory) -> Token:
     """Return a token, by which another process attaches the memory without a copy.
 
-    Both see each other's writes at once, and nobody orders them: say by a queue, a
-    barrier or a lock when something is complete. A block is never handed out again
+    Both see each other's writes, in no defined order: synchronize by a queue, a barrier
+    or a lock. A block is never handed out again
     by its pool, shared or not, and the memory goes back to the system when the last
     process has let go of it.
 
@@ -110,5 +111,5 @@ class _Attachment(SharedBackend):
     def reserve(self, nbytes: int) -> Reservation:
         """Map it."""
         reservation = self.attach(self._sent[0], self._offset, nbytes)
-        self._sent.clear()  # it keeps the memory, and the mapping has it now
+        self._sent.clear()  # the mapping owns the memory now; so would this
         return reservation

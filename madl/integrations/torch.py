@@ -3,12 +3,12 @@
 import contextlib
 import ctypes
 import math
-import operator
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from madl.errors import MissingCapabilityError
 from madl.hotpath import Memory
+from madl.integrations.arrays import Shape, dimensions_of
 from madl.integrations.cuda_pool import FREE, MALLOC, RECORD_STREAM, CudaPool
 from madl.integrations.peers import import_peer
 from madl.memory.place import is_plain_host
@@ -23,12 +23,12 @@ _kept: dict[int, tuple[Any, Any]] = {}
 def tensor(
     memory: Memory,
     dtype: "torch.dtype | None" = None,
-    shape: SupportsIndex | Sequence[SupportsIndex] | None = None,
+    shape: Shape | None = None,
 ) -> "torch.Tensor":
     """Return a tensor over a memory, without a copy.
 
-    Its block goes back to the pool with the last tensor over it, whatever is freed
-    before.
+    Tensors own its block: it goes back to the pool with the last of them, also after
+    ``memory.free()``.
 
     Args:
         memory: Of the host, or of a CUDA device.
@@ -52,11 +52,8 @@ def tensor(
                 f"{element.itemsize}; pass a shape"
             )
         shape = count
-    sizes: Any = shape if hasattr(shape, "__len__") else (shape,)
-    dimensions = tuple(operator.index(size) for size in sizes)
+    dimensions = dimensions_of(shape)
     wanted = math.prod(dimensions)
-    if min(dimensions, default=0) < 0:
-        raise ValueError(f"dimensions must not be negative, got {dimensions}")
     if wanted > count:
         raise ValueError(
             f"a tensor {dimensions} of {element} needs {wanted * element.itemsize} "

@@ -1,4 +1,4 @@
-"""The kinds of values that settings have: read from a text, and shown as one."""
+"""Parse and format the values of settings: switches, byte counts, names, by device."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

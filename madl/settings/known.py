@@ -1,8 +1,25 @@
-"""Every setting that madl has, and every name that begins with ``MADL_``."""
+"""The table of settings, and how environment variables are parsed and validated.
 
+A setting is found in the environment under its variable. Any other variable that begins
+with ``MADL_`` is an error: a misspelt setting would have no effect otherwise.
+"""
+
+import os
+from collections.abc import Collection
 from typing import NamedTuple
 
-from madl.settings.kinds import DEBUG, FIT, HUGE_PAGES, NAMES, NBYTES, SWITCH, Kind
+from madl.errors import ConfigurationError
+from madl.settings.kinds import (
+    DEBUG,
+    FIT,
+    HUGE_PAGES,
+    NAMES,
+    NBYTES,
+    SWITCH,
+    Kind,
+    parse_by_device,
+    shown,
+)
 
 PREFIX = "MADL_"
 
@@ -131,26 +148,55 @@ OTHERS = {
 }
 """Variables that are read elsewhere, and what they mean."""
 
-OF_TESTS_AND_TOOLS = frozenset(
-    PREFIX + name
-    for name in (
-        "BENCH_HOT_PATH",
-        "CUDA_DRIVER",
-        "CUDA_SUITE",
-        "DIST",
-        "EXITS",
-        "EXPECT_BUILD",
-        "FAULTS",
-        "FORKS",
-        "FUZZ_FILES",
-        "FUZZ_SECONDS",
-        "PORTABILITY_CACHE",
-        "PORTABILITY_TESTS",
-        "ROUTE_THRESHOLD",
-        "SCREENSHOTS",
-        "SOAK_S",
-        "STRESS_S",
-        "WINE_CACHE",
-    )
-)
-"""Variables of madl's own tests, benchmarks and tools; no program needs them."""
+KNOWN = frozenset((*(setting.variable for setting in SETTINGS.values()), *OTHERS))
+
+
+def check_names(ignored: Collection[str]) -> None:
+    """Raise for a variable that begins with ``MADL_`` and is none of madl's."""
+    unknown = [
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name not in KNOWN and name not in ignored
+    ]
+    if unknown:
+        name = min(unknown)
+        close = suggestion(name, KNOWN)
+        instead = f"{close} instead, or " if close else ""
+        raise ConfigurationError(
+            name,
+            f"the environment has {name}, which is no setting of madl's",
+            f"{instead}{SETTINGS['ignore'].variable}={name} if it is another program's",
+        )
+
+
+def value_of(setting: Setting) -> object:
+    """Return what the environment says; ``None`` if nothing, or an empty text.
+
+    Raises:
+        ConfigurationError: It is malformed.
+    """
+    text = os.environ.get(setting.variable, "").strip()
+    if not text:
+        return None
+    try:
+        return parsed(setting, text, setting.variable)
+    except (ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            setting.variable,
+            str(error),
+            f"unset it, which means {shown(setting.default)}",
+        ) from None
+
+
+def parsed(setting: Setting, given: object, name: str) -> object:
+    """Return what was given for a setting: one value, or one for each device."""
+    if setting.is_by_device:
+        return parse_by_device(given, setting.kind, name)
+    return setting.kind.parse(given, name)
+
+
+def suggestion(name: str, names: Collection[str]) -> str:
+    """Return which of the names was meant; an empty text if none is alike."""
+    from difflib import get_close_matches  # not in programs that have no such error
+
+    return next(iter(get_close_matches(name, sorted(names), 1)), "")

@@ -1,29 +1,18 @@
-"""The content of a memory, kept in host memory or in a file.
+"""Spilled content, in host memory or in an unnamed temporary file.
 
-Where its pool wipes what is freed, the copy is wiped too when it is forgotten, and so
-is whatever the content passes through on its way.
+Where its pool wipes what is freed (``zero="free"``), the copy is wiped too when it is
+closed, and so is each buffer that the content passes through.
 """
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Protocol
 
 from madl.hotpath import Memory
 
 STAGE_NBYTES = 8 << 20
 """What goes to a file, or comes from one, passes through so much host memory."""
-
-
-class Copy(Protocol):
-    """The content of a memory, elsewhere."""
-
-    def restore(self, memory: Memory) -> None:
-        """Write the content to a memory of the same size."""
-
-    def close(self) -> None:
-        """Forget the content. May be called twice."""
 
 
 class HostCopy:
@@ -35,11 +24,11 @@ class HostCopy:
         memory.copy_to(self._content)
 
     def restore(self, memory: Memory) -> None:
-        """As ``Copy``."""
+        """Write the content to a memory of the same size."""
         memory.copy_from(self._content)
 
     def close(self) -> None:
-        """As ``Copy``."""
+        """Forget the content. Idempotent."""
         if self._is_wiped:
             _wipe(self._content)
         self._content = bytearray()
@@ -50,10 +39,10 @@ class HostCopy:
 
 
 class FileCopy:
-    """Content in a file without a name, which goes when it is closed.
+    """Content in a file without a name, which is deleted when it is closed.
 
-    Nobody else can open it, and nothing is left of it when the process is killed but
-    what the disk keeps of any file that is deleted.
+    No other program can open it. After ``SIGKILL`` it is gone as well, but for what a
+    disk keeps of any deleted file.
     """
 
     def __init__(self, memory: Memory, directory: str | None) -> None:
@@ -65,7 +54,7 @@ class FileCopy:
         try:
             with self._staging() as stage:
                 for start, piece in _pieces(stage, self._nbytes):
-                    # No variable has the slice: an error's traceback would keep it.
+                    # No variable for the slice: an error's traceback would pin it.
                     memory[start : start + len(piece)].copy_to(piece)
                     self._write(piece)
         except BaseException:
@@ -73,16 +62,16 @@ class FileCopy:
             raise
 
     def restore(self, memory: Memory) -> None:
-        """As ``Copy``."""
+        """Write the content to a memory of the same size."""
         with self._staging() as stage:
             for start, piece in _pieces(stage, self._nbytes):
                 self._read(start, piece)
                 memory[start : start + len(piece)].copy_from(piece)
 
     def close(self) -> None:
-        """As ``Copy``."""
+        """Forget the content. Idempotent."""
         try:
-            # A forked child has the same file, and only a copy of what forgets it.
+            # A forked child shares the file: only the process that wrote it wipes it.
             if self._is_wiped and self._process == os.getpid():
                 self._is_wiped = False
                 self._overwrite()
@@ -125,6 +114,9 @@ class FileCopy:
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self.close()
+
+
+Copy = HostCopy | FileCopy
 
 
 def _pieces(stage: bytearray, nbytes: int) -> Iterator[tuple[int, memoryview]]:

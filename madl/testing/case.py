@@ -6,7 +6,7 @@ from unittest import SkipTest
 from madl.backends import registry
 from madl.backends.protocol import Backend, Capability
 from madl.errors import BackendNotFoundError, ConfigurationError
-from madl.settings.environment import suggestion
+from madl.settings.known import suggestion
 from madl.testing.workbench import Workbench
 
 REQUIRE = "MADL_REQUIRE"

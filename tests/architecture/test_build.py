@@ -6,10 +6,10 @@ import pytest
 
 from madl import core, hotpath
 
-EXPECTED = os.environ.get("MADL_EXPECT_BUILD")
+EXPECTED = os.environ.get("TEST_MADL_EXPECT_BUILD")
 
 
-@pytest.mark.skipif(EXPECTED is None, reason="MADL_EXPECT_BUILD is not set")
+@pytest.mark.skipif(EXPECTED is None, reason="TEST_MADL_EXPECT_BUILD is not set")
 def test_core_and_hot_path_are_of_the_expected_build() -> None:
     is_compiled = EXPECTED == "compiled"
 

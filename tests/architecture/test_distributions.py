@@ -1,7 +1,7 @@
 """What an index gets: the same bytes at each build, all that is needed, nothing more.
 
 An sdist and a wheel of pure Python are built here. ``nox -s dist`` names a folder in
-MADL_DIST, of compiled wheels too, and has those looked at instead.
+TEST_MADL_DIST, of compiled wheels too, and has those looked at instead.
 """
 
 import os
@@ -31,7 +31,7 @@ BUILD = "from setuptools import build_meta as b; b.build_sdist('dist')"
 IN_A_WHEEL = {".css", ".gz", ".html", ".js", ".json", ".py", ".typed"}
 OF_A_BUILD = {".h", ".pxd", ".pyx"}
 IN_MACHINE_CODE = {".pyd", ".so"}
-GIVEN = os.environ.get("MADL_DIST")
+GIVEN = os.environ.get("TEST_MADL_DIST")
 
 
 def build(folder: Path, also: str = "") -> Path:

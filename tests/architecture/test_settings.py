@@ -2,9 +2,8 @@
 
 import re
 
-from madl.settings.environment import KNOWN
 from madl.settings.kinds import shown
-from madl.settings.known import OTHERS, SETTINGS
+from madl.settings.known import KNOWN, OTHERS, SETTINGS
 from tests.pages import ROOT, needs_pages
 
 pytestmark = needs_pages

@@ -1,7 +1,7 @@
 """The suite of the CUDA backend, file by file, on a real driver or an emulated one.
 
-``MADL_CUDA_DRIVER`` chooses: ``real``, ``emulated``, or by default the real one where
-there is one.
+``TEST_MADL_CUDA_DRIVER`` chooses: ``real``, ``emulated``, or by default the real one
+where there is one.
 """
 
 import importlib.util
@@ -49,16 +49,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return environment variables under which there is a driver."""
     if importlib.util.find_spec("cuda") is None:
         miss("cuda-bindings is not installed")
-    wanted = os.environ.get("MADL_CUDA_DRIVER")
+    wanted = os.environ.get("TEST_MADL_CUDA_DRIVER")
     if wanted != "emulated" and has_real_driver():
-        return os.environ | {"MADL_CUDA_SUITE": "real"}
+        return os.environ | {"TEST_MADL_CUDA_SUITE": "real"}
     if wanted == "real":
         miss("there is no NVIDIA driver with a device")
     if sys.platform != "linux" or shutil.which("gcc") is None:
         miss("emulating the driver needs Linux and gcc")
     folder = build(tmp_path_factory.mktemp("driver")).parent
     return os.environ | {
-        "MADL_CUDA_SUITE": "emulated",
+        "TEST_MADL_CUDA_SUITE": "emulated",
         "LD_LIBRARY_PATH": str(folder),
         "EMULATED_CUDA": "devices=2",
     }
@@ -128,4 +128,4 @@ def miss_peer(output: str) -> None:
 
 
 def is_real(environment: dict[str, str]) -> bool:
-    return environment["MADL_CUDA_SUITE"] == "real"
+    return environment["TEST_MADL_CUDA_SUITE"] == "real"

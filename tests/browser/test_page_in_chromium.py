@@ -22,7 +22,7 @@ from tests.torch_dumps import fragmented
 ATTACK = "<img src=x onerror=alert(1)><script>alert(2)</script>&amp;"
 EVENTS = 160_000
 MOST_SECONDS = 3.0
-SHOTS = os.environ.get("MADL_SCREENSHOTS")
+SHOTS = os.environ.get("TEST_MADL_SCREENSHOTS")
 VIEWS = [(1280, "light"), (1280, "dark"), (800, "light"), (800, "dark")]
 
 

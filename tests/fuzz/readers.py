@@ -11,10 +11,10 @@ from pathlib import Path
 from madl.diagnostics import load_snapshot, open_trace, read_trace
 from madl.diagnostics.diff import contents_of_snapshot, contents_of_trace, diff
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.inputs import open_trace_or_snapshot
-from madl.diagnostics.page_data import page_data
 from madl.diagnostics.replay import replay
+from madl.diagnostics.runs.page import page_data
 from madl.diagnostics.torch.snapshot import read_torch_snapshot
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError

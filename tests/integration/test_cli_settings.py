@@ -11,7 +11,6 @@ import pytest
 
 import madl
 from madl.backends import registry
-from madl.settings import current
 from tests.command_line import ENVIRONMENT, status_of
 
 ONLY_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal")
@@ -29,8 +28,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MADL_PLUGINS", "madl_setter")
-    monkeypatch.setattr(current, "_configured", {})
-    monkeypatch.setattr(current, "_readings", {})  # of pools that other tests made
+    monkeypatch.setattr("madl.settings._configured", {})
+    monkeypatch.setattr("madl.settings._readings", {})  # of pools that other tests made
     registry.forget_plugins()
     yield path
     registry.forget_plugins()
@@ -55,7 +54,7 @@ def test_info_says_where_a_setting_comes_from(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("MADL_PAGE_SIZE", "cpu=64KiB")
-    monkeypatch.setattr(current, "_readings", {})  # of pools that other tests made
+    monkeypatch.setattr("madl.settings._readings", {})  # of pools that other tests made
 
     assert status_of("info") == 0
     assert status_of("info", "--json") == 0
@@ -89,7 +88,7 @@ def test_info_says_who_reads_a_setting_too_early(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(current, "_readings", {})
+    monkeypatch.setattr("madl.settings._readings", {})
     madl.Pool("sim")
     monkeypatch.setenv("MADL_POOL", "off")
 

@@ -21,7 +21,7 @@ import gzip, json, resource, struct, sys, zlib
 import numpy
 
 from madl.diagnostics import load_snapshot, open_trace
-from madl.diagnostics.traces.journal_format import BYTE_ORDER_MARK, HEAD_NBYTES, MAGIC
+from madl.diagnostics.traces.journal import BYTE_ORDER_MARK, HEAD_NBYTES, MAGIC
 from madl.diagnostics.torch.snapshot import read_torch_snapshot
 from madl.errors import MadlError
 

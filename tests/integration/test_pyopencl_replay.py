@@ -13,7 +13,7 @@ from madl.backends.opencl import OpenclBackend
 from madl.backends.sim import SimBackend
 from madl.diagnostics import Trace, example_names, example_path, open_trace
 from madl.diagnostics.replay import replay
-from madl.diagnostics.verify import verify
+from madl.diagnostics.runs.verify import verify
 from tests.backends.opencl.device import pyopencl_or_skip
 from tests.traces import MANIFEST, needs_recorded, path_of
 

@@ -17,7 +17,7 @@ POOL = Pool("cpu")
 
 def pytest_configure() -> None:
     """Route from here on: all tests run in this thread."""
-    route(os.environ.get("MADL_ROUTE_THRESHOLD", "4 KiB"), POOL).install()
+    route(os.environ.get("TEST_MADL_ROUTE_THRESHOLD", "4 KiB"), POOL).install()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -15,7 +15,7 @@ from tests.programs import output_of, run_as_file
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
-FORKS = int(os.environ.get("MADL_FORKS", "50"))
+FORKS = int(os.environ.get("TEST_MADL_FORKS", "50"))
 
 # From Python 3.12 a fork beside other threads warns; here it is what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.programs import run_as_file
 
-EXITS = int(os.environ.get("MADL_EXITS", "3"))
+EXITS = int(os.environ.get("TEST_MADL_EXITS", "3"))
 METHODS = ["spawn"] if sys.platform == "win32" else ["fork", "spawn", "forkserver"]
 
 SENT = """

@@ -1,4 +1,4 @@
-"""Everything at once, in many threads; MADL_STRESS_S seconds a test, else short."""
+"""All calls in many threads; TEST_MADL_STRESS_S seconds a test, else short."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ import pytest
 import madl
 from madl import Memory, Pool
 
-SECONDS = float(os.environ.get("MADL_STRESS_S", "1"))
+SECONDS = float(os.environ.get("TEST_MADL_STRESS_S", "1"))
 pytestmark = [
     pytest.mark.timeout(60 + 4 * SECONDS),
     pytest.mark.usefixtures("quick_switches"),

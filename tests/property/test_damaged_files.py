@@ -1,6 +1,6 @@
 """A file that was damaged in any way is read, or refused with an error of madl's own.
 
-``MADL_FUZZ_FILES`` says how many of each kind are tried; without it, 10,000 in all.
+``TEST_MADL_FUZZ_FILES`` says how many of each kind are tried; else 10,000 in all.
 """
 
 import gzip
@@ -15,16 +15,16 @@ import madl
 from madl import Pool
 from madl.diagnostics import load_snapshot, open_trace, save_snapshot, write_trace
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.inputs import open_trace_or_snapshot
-from madl.diagnostics.page_data import page_data
+from madl.diagnostics.runs.page import page_data
 from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.whatif_report import what_if
 from madl.errors import MadlError
 from madl.stacks import Line
 from tests.property.damage import damaged
 from tests.torch_dumps import fragmented
 
-COUNT = int(os.environ.get("MADL_FUZZ_FILES", "700"))
+COUNT = int(os.environ.get("TEST_MADL_FUZZ_FILES", "700"))
 
 
 def _trace(folder: Path) -> bytes:

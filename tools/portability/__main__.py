@@ -2,7 +2,7 @@
 
 ``python -m tools.portability [TARGET ...]``: all of them by default. What cannot run
 here is skipped, with the reason, and never counted as passed. Downloads are kept in a
-cache; see ``shell.cache``. MADL_PORTABILITY_TESTS chooses what of tests/unit
+cache; see ``shell.cache``. TEST_MADL_PORTABILITY_TESTS chooses what of tests/unit
 and tests/property runs beside the tests of the host's memory.
 """
 

@@ -14,8 +14,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def cache() -> Path:
-    """Return the folder that downloads stay in; MADL_PORTABILITY_CACHE moves it."""
-    chosen = os.environ.get("MADL_PORTABILITY_CACHE")
+    """Return the folder that downloads stay in: TEST_MADL_PORTABILITY_CACHE."""
+    chosen = os.environ.get("TEST_MADL_PORTABILITY_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(chosen) if chosen else Path(home) / "madl-portability"
     folder.mkdir(parents=True, exist_ok=True)

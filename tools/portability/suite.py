@@ -14,7 +14,7 @@ SMOKE = Path(__file__).with_name("smoke.py")
 EXAMPLE = "resnet50-train"
 """The smallest trace that ships."""
 
-CHOSEN = os.environ.get("MADL_PORTABILITY_TESTS")
+CHOSEN = os.environ.get("TEST_MADL_PORTABILITY_TESTS")
 TESTS_OF_ALL = tuple((CHOSEN or "tests/unit tests/property").split())
 """What runs beside the tests of the host's memory."""
 WITHOUT_NUMPY = tuple(test for test in TESTS_OF_ALL if "/unit" not in test)

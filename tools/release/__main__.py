@@ -19,7 +19,7 @@ def look_at(folder: Path) -> None:
     wheels = [path for path in files if path.suffix == ".whl"]
     run("check-wheel-contents", "--toplevel", "madl", *wheels)
     tests = CHECKOUT / "tests" / "architecture" / "test_distributions.py"
-    run(sys.executable, "-m", "pytest", tests, env={"MADL_DIST": str(folder)})
+    run(sys.executable, "-m", "pytest", tests, env={"TEST_MADL_DIST": str(folder)})
 
 
 def main(folder: Path) -> int:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 DLL_SHA256 = "b6227a506a9963e7c8182785a54e14a193af51f7b277a61dda04492b499f49ad"
 CACHE = Path(
-    os.environ.get("MADL_WINE_CACHE")
+    os.environ.get("TEST_MADL_WINE_CACHE")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "madl-wine"
 )
 

@@ -3,8 +3,8 @@
     python tools/wine/run.py             where Windows differs, and some commands
     python tools/wine/run.py ARGUMENTS   pytest with these arguments only
 
-The first run installs wine and the interpreter, see install.py; MADL_WINE_CACHE says
-where, if not in the user's cache.
+The first run installs wine and the interpreter, see install.py; TEST_MADL_WINE_CACHE
+says where, if not in the user's cache.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 SHARING = ("memory", "processes")
 ABOUT_FILES = (
     "diagnostics/test_recording",
-    "diagnostics/traces/test_journal_reader",
+    "diagnostics/traces/test_journal",
     "diagnostics/traces/test_whole_files",
     "diagnostics/traces/test_writer",
     "spilling/test_spilling",

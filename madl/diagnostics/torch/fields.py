@@ -1,4 +1,4 @@
-"""Fields of a file that anyone may have written, each checked as it is read."""
+"""Fields of untrusted dicts, each checked for type and range as it is read."""
 
 from collections.abc import Iterator
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""What a PyTorch snapshot says about the past: where all blocks lay, and a trace.
+"""Reconstruct the history and the trace of a device from a PyTorch snapshot.
 
 A snapshot shows the end, and the last events before it: a ring buffer forgets the
 rest. So the events are taken back one by one, which gives what was there when they
@@ -19,8 +19,8 @@ from madl.diagnostics.history import (
     Moment,
     RangeTable,
 )
-from madl.diagnostics.ranges import RangeLog
-from madl.diagnostics.torch.models.rounding import BLOCK_NBYTES
+from madl.diagnostics.runs.map import RangeLog
+from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
 from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
 from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
 from madl.diagnostics.traces.trace import Trace
@@ -51,7 +51,7 @@ class TorchPast:
 
     history: History
     trace: Trace
-    """A request that failed is an allocation in it, freed at once."""
+    """A request that failed is an allocation in it, freed by the next event."""
     failures: tuple[TorchOutOfMemory, ...]
     has_events: bool
 

@@ -1,8 +1,8 @@
-"""Read pickles that hold nothing but dicts, lists, tuples, text and numbers.
+"""A safe unpickler: dicts, lists, tuples, text and numbers only, in bounded memory.
 
-Python's own unpickler is not used. It imports and calls what a file names, follows
-its extension registry, and allocates what a length claims. Here an opcode means what
-the table at the end says, and any other is refused by its name.
+Python's own unpickler imports and calls what a file names, follows its extension
+registry, and allocates what a length claims. Here an opcode means what the table at the
+end says, and any other is refused by its name.
 """
 
 import pickletools

@@ -1,4 +1,4 @@
-"""What ``torch.cuda.memory._dump_snapshot`` writes: segments, blocks and events."""
+"""Read what ``torch.cuda.memory._dump_snapshot`` writes: segments, blocks, events."""
 
 from collections.abc import Iterator
 from pathlib import PurePath

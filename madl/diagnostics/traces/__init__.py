@@ -1,1 +1,1 @@
-"""Allocation traces: read from files of any kind, written, and recorded."""
+"""Allocation traces: the data structure, and a reader or writer for each format."""

@@ -1,4 +1,4 @@
-"""Traces from the CSV files of MiniMalloc and idealloc.
+"""Read the CSV files of MiniMalloc and idealloc: one row a lifetime.
 
 Each row is a block that is live from ``lower`` until just before ``upper``, in units
 of logical time: the input of planners, which know all lifetimes beforehand.
@@ -7,13 +7,12 @@ of logical time: the input of planners, which know all lifetimes beforehand.
 from array import array
 
 from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
-from madl.diagnostics.traces.lines import Blocks, numbered_lines, shown, whole_number
+from madl.diagnostics.traces.lines import Blocks, add_lines, shown, whole_number
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
-from madl.errors import FileFormatError
 
 CSV_FIRST_LINE = "id,lower,upper,size"
 ROW_COUNT_LIMIT = 1 << 22
-"""All rows are in memory at once, to be put in order: about 200 bytes each."""
+"""All rows are in memory, to be sorted: about 200 bytes each."""
 TIME_LIMIT = 1 << 63
 
 
@@ -27,12 +26,7 @@ def add_csv(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
         FileFormatError: A row is broken or has another's id, or there are too many.
     """
     rows = _Rows()
-    for number, line in numbered_lines(blocks):
-        try:
-            if line:
-                rows.add(line)
-        except BadEventError as bad:
-            raise FileFormatError(path, number, str(bad)) from None
+    add_lines(path, blocks, rows.add)
     rows.replay(builder)
 
 

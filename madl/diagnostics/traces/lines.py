@@ -1,4 +1,4 @@
-"""Lines and numbers from files that anyone may have written.
+"""Lines, numbers and names from untrusted files, in bounded memory.
 
 A file is read 64 KiB at a time; the length and the number of its lines are bounded,
 so a gzip bomb or a device that never ends costs time, not memory.
@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ TraceSource = str | os.PathLike[str] | bytes
 """A file's path, or all that a file holds."""
 
 Blocks = Iterable[tuple[int, list[bytes]]]
-"""Lines, some thousands at a time, with the number of the first."""
+"""Some thousands of lines, with the number of the first."""
 
 LINE_COUNT_LIMIT = 1 << 31
 """Of a file; ids are below it."""
@@ -133,6 +133,20 @@ def numbered_lines(blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
 
 
+def add_lines(path: str, blocks: Blocks, add: Callable[[bytes], None]) -> None:
+    """Call ``add`` with each line that is not empty.
+
+    Raises:
+        FileFormatError: It raised a ``BadEventError``: this adds the file and the line.
+    """
+    for number, line in numbered_lines(blocks):
+        try:
+            if line:
+                add(line)
+        except BadEventError as bad:
+            raise FileFormatError(path, number, str(bad)) from None
+
+
 def whole_number(field: bytes, what: str, limit: int) -> int:
     """Return a number that is written in digits only and below ``limit``."""
     if field.isdigit():
@@ -181,7 +195,7 @@ def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
     Raises:
         FileFormatError: It is larger, or cannot be opened, read or unpacked.
     """
-    # Piece by piece: asked for all at once, a file makes room for the most it may have.
+    # In pieces: read(most_nbytes) would allocate that much, however short the file is.
     pieces, total = [], 0
     with opened(source) as file:
         while total <= most_nbytes and (piece := file.read(_PIECE_NBYTES)):
@@ -191,3 +205,23 @@ def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
         reason = f"{what} has at most {most_nbytes} bytes"
         raise FileFormatError(path_of(source), 0, reason)
     return b"".join(pieces)
+
+
+def printable(text: str) -> str:
+    r"""Return a text without control codes, lone surrogates and ends of lines.
+
+    >>> printable("weights\x1b[31m")
+    'weights?[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    r"""Return a text of lines whose names are made printable.
+
+    >>> printable_lines("run\x1b[2J.trace:3: broken\nTry: another")
+    'run?[2J.trace:3: broken\nTry: another'
+    """
+    return "\n".join(map(printable, text.split("\n")))

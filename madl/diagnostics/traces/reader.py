@@ -1,23 +1,24 @@
-"""Read traces, of whatever kind: the content of a file tells which it is.
+"""Open a trace file of any kind, told by its content; and the traces that ship here.
 
-What each kind means is in the module that adds its events; that no file can do harm
-is ``trace_lines``.
+Each kind has a module that adds its events; ``traces.lines`` bounds what a file costs.
 """
 
 from collections.abc import Callable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import chain
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import IO
 
-from madl.diagnostics.snapshot_json import is_snapshot
+from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
 from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.csv import CSV_FIRST_LINE, add_csv
-from madl.diagnostics.traces.journal_format import MAGIC, SUFFIX
-from madl.diagnostics.traces.journal_reader import add_journal
+from madl.diagnostics.traces.journal import MAGIC, SUFFIX, add_journal
 from madl.diagnostics.traces.lines import (
     PICKLE_START,
     Blocks,
     TraceSource,
+    head_of,
     numbered_blocks,
     opened,
     path_of,
@@ -28,6 +29,7 @@ from madl.diagnostics.traces.text import add_text
 from madl.diagnostics.traces.trace import FIRST_LINE, Trace
 from madl.diagnostics.traces.umpire import add_umpire, is_umpire
 from madl.errors import FileFormatError
+from madl.pool.stats import PoolSnapshot
 
 _SUFFIXES = (".gz", ".trace", ".csv", ".txt", ".json", SUFFIX)
 _HEAD_NBYTES = 4096
@@ -35,6 +37,7 @@ _ALL_KINDS = (
     "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
     "PyTorch's pickle"
 )
+_EXAMPLE_SUFFIX = ".trace.gz"
 _KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
 
 
@@ -59,6 +62,17 @@ def read_trace(source: TraceSource) -> Trace:
         FileFormatError: It cannot be opened, is of another kind, or is broken.
     """
     return _read(source, _add_only_text)
+
+
+def open_trace_or_snapshot(source: TraceSource) -> Trace | PoolSnapshot:
+    """Return what is in a file: its content tells which it is.
+
+    Raises:
+        FileFormatError: It cannot be opened, is neither, or is broken.
+    """
+    if is_snapshot(head_of(source, _HEAD_NBYTES)):
+        return load_snapshot(source)
+    return open_trace(source)
 
 
 def _read(
@@ -124,3 +138,37 @@ def _wrong_kind(line: bytes, kinds: list[str]) -> str:
     if b"\0" in line or "\ufffd" in line.decode(errors="replace"):
         return f"{wanted}, but this is a binary file"
     return f"{wanted}, got {shown(line)}"
+
+
+def example_names() -> tuple[str, ...]:
+    """Return the names of the example traces, in alphabetical order.
+
+    >>> from madl.diagnostics import example_names
+    >>> example_names()
+    ('gpt2-train', 'resnet50-train', 'vit-train')
+    """
+    entries = (entry.name for entry in _examples().iterdir())
+    suffix = _EXAMPLE_SUFFIX
+    return tuple(
+        sorted(name.removesuffix(suffix) for name in entries if name.endswith(suffix))
+    )
+
+
+def example_path(name: str) -> Path:
+    """Return where an example trace lies.
+
+    Args:
+        name: One of ``example_names()``.
+
+    Raises:
+        ValueError: No example has that name.
+    """
+    names = example_names()
+    if name not in names:
+        raise ValueError(f"example must be one of {', '.join(names)}, got {name!r}")
+    return Path(str(_examples() / f"{name}{_EXAMPLE_SUFFIX}"))
+
+
+def _examples() -> Traversable:
+    """Return the folder of traces of five training steps, recorded from PyTorch."""
+    return files("madl.diagnostics") / "examples"

@@ -1,20 +1,18 @@
-"""Traces from the CSV log of RMM, the allocator of RAPIDS.
+"""Read the CSV log of RMM, the allocator of RAPIDS.
 
 A row is one event of one thread, in the order in which they were logged. Times and
 threads are not kept; streams are numbered in the order in which they appear.
 """
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
 from madl.diagnostics.traces.lines import (
     Blocks,
+    add_lines,
     hexadecimal,
-    numbered_lines,
     shown,
     whole_number,
 )
-from madl.diagnostics.traces.live_blocks import LiveBlocks
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
-from madl.errors import FileFormatError
 
 RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
 _STREAM_COUNT_LIMIT = 1 << 20
@@ -29,12 +27,7 @@ def add_rmm(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
         FileFormatError: A row is broken.
     """
     rows = _Rows(builder)
-    for number, line in numbered_lines(blocks):
-        try:
-            if line:
-                rows.add(line)
-        except BadEventError as bad:
-            raise FileFormatError(path, number, str(bad)) from None
+    add_lines(path, blocks, rows.add)
     rows.blocks.finish()
 
 

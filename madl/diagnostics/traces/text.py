@@ -1,8 +1,11 @@
-"""The records of ``madl-trace v1``, the text of a trace.
+"""Parse ``madl-trace v1``, the text of a trace, and the stacks in traces as JSON.
 
-A reason says which rule a line breaks. Lines that start with ``#`` before the first
-event are headers, later ones are comments, but for stacks; empty lines are skipped.
+Lines that start with ``#`` before the first event are headers, later ones are comments,
+but for stacks; empty lines are skipped.
 """
+
+import json
+from collections.abc import Iterator
 
 from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
 from madl.diagnostics.traces.lines import (
@@ -13,17 +16,20 @@ from madl.diagnostics.traces.lines import (
     text_of,
     whole_number,
 )
-from madl.diagnostics.traces.stack_text import stack_from_text, texts_of
 from madl.diagnostics.traces.trace import NBYTES_LIMIT, STREAM_LIMIT
 from madl.errors import FileFormatError
-from madl.stacks import Stack
+from madl.stacks import Line, Stack
+
+DEPTH_LIMIT = 64
+"""Lines of one stack at most."""
+_WRONG_STACK = "a stack must be a list of [file, line, function]"
 
 
 def add_text(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
     """Add the records of a file.
 
-    Nearly all are plain allocations and frees, so the loop adds those itself; every
-    other line, right or wrong, is for ``_add_record``. It saves a third of the time.
+    The loop adds plain allocations and frees itself, which saves a third of the time;
+    every other line, right or wrong, is for ``_add_record``.
     """
     stacks: dict[int, Stack] = {}
     live = builder.live
@@ -116,3 +122,65 @@ def _stream(field: bytes) -> int:
         raise BadEventError(f"stream must be an integer, got {shown(field)}")
     number = whole_number(digits, "stream", STREAM_LIMIT)
     return -number if field.startswith(b"-") else number
+
+
+def check_depth(depth: int) -> int:
+    """Return how many lines to take of a stack, if there can be so many.
+
+    Raises:
+        TypeError, ValueError: It is no whole number, or out of range.
+    """
+    if type(depth) is not int:
+        raise TypeError(f"stacks must be a number of lines, got {depth!r}")
+    if not 0 <= depth <= DEPTH_LIMIT:
+        raise ValueError(f"stacks must be from 0 to {DEPTH_LIMIT}, got {depth}")
+    return depth
+
+
+def stack_to_text(stack: Stack, limit_nbytes: int) -> str:
+    """Return a stack on one line of ASCII; outer lines go where it gets too long."""
+    while True:
+        text = json.dumps(stack, separators=(",", ":"))
+        if len(text) <= limit_nbytes or not stack:
+            return text
+        stack = stack[:-1]
+
+
+def stack_from_text(text: str) -> Stack:
+    """Return the stack in a text that ``stack_to_text`` made.
+
+    Raises:
+        ValueError: It is no stack.
+    """
+    try:
+        lines = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(_WRONG_STACK) from None
+    return stack_from_lists(lines)
+
+
+def stack_from_lists(lines: object) -> Stack:
+    """Return the stack in what JSON made of it.
+
+    Raises:
+        ValueError: It is no stack.
+    """
+    if not isinstance(lines, list) or not all(map(_is_line, lines)):
+        raise ValueError(_WRONG_STACK)
+    if len(lines) > DEPTH_LIMIT:
+        raise ValueError(f"a stack has at most {DEPTH_LIMIT} lines, got {len(lines)}")
+    return tuple(Line(*line) for line in lines)
+
+
+def texts_of(stack: Stack) -> Iterator[str]:
+    """Yield the texts that a stack keeps in memory."""
+    for line in stack:
+        yield from (line.filename, line.function)
+
+
+def _is_line(line: object) -> bool:
+    if not isinstance(line, list) or len(line) != 3:
+        return False
+    file, number, function = line
+    are_texts = isinstance(file, str) and isinstance(function, str)
+    return are_texts and type(number) is int and 0 <= number < 1 << 31

@@ -1,7 +1,7 @@
 """Allocation traces: what a program asked for and gave back, in program order.
 
-A ``Trace`` is held in columns, 17 bytes an allocation and 8 a free. Files are read
-by ``trace_reader`` and written by ``trace_writer``.
+A ``Trace`` is held in columns, 17 bytes an allocation and 8 a free. ``reader`` reads
+files of any kind, ``writer`` writes them.
 """
 
 from array import array
@@ -79,7 +79,7 @@ class Trace:
     stacks: tuple[Stack, ...] = ((),)
     """The distinct stacks. The first is empty."""
     notes: tuple[str, ...] = ()
-    """What the reader of the file has to say of it, such as that it is not whole."""
+    """Remarks of the reader of the file, such as that its end is torn."""
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -96,12 +96,12 @@ class Trace:
 
     @property
     def peak_live_nbytes(self) -> int:
-        """The most bytes that are live at once; no allocator can do with less."""
+        """The high-water mark of live bytes; no allocator can do with less."""
         return self._peak[1]
 
     @property
     def peak_position(self) -> int:
-        """How many operations there are up to the one with the most live bytes."""
+        """How many operations there are up to and including the peak."""
         return self._peak[0]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Traces from the replay log of Umpire, LLNL's memory manager: JSON, an object a line.
+"""Read the replay log of Umpire, LLNL's memory manager: JSON, an object a line.
 
 Two generations of it are read: ``"kind": "replay"`` with a payload and a result, and
 events with ``string_args`` and ``numeric_args``. An allocator's name becomes the tag.
@@ -9,11 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
-from madl.diagnostics.traces.lines import Blocks, hexadecimal, numbered_lines, shown
-from madl.diagnostics.traces.live_blocks import LiveBlocks
+from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
+from madl.diagnostics.traces.lines import Blocks, add_lines, hexadecimal, shown
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
-from madl.errors import FileFormatError
 
 _ALLOCATOR_COUNT_LIMIT = 1 << 16
 _STARTS = (b'"kind"', b'"category"')
@@ -33,12 +31,7 @@ def add_umpire(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
         FileFormatError: An event is broken.
     """
     log = _Log(builder)
-    for number, line in numbered_lines(blocks):
-        try:
-            if _is_event(line):
-                log.add(line)
-        except BadEventError as bad:
-            raise FileFormatError(path, number, str(bad)) from None
+    add_lines(path, blocks, log.add)
     log.blocks.finish()
 
 
@@ -53,6 +46,8 @@ class _Log:
         self._names: dict[int, str] = {}
 
     def add(self, line: bytes) -> None:
+        if not _is_event(line):
+            return
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):

@@ -1,14 +1,21 @@
-"""Write ``madl-trace v1`` files that are whole or not there."""
+"""Write files atomically, and traces as gzipped ``madl-trace v1``.
+
+A file appears under its name when it is complete: it is written to a hidden part beside
+it, which replaces it. After an error or an interruption the old content is as before.
+"""
 
 import os
+import secrets
+import shutil
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import index
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from madl.diagnostics.traces.stack_text import stack_to_text
+from madl.diagnostics.traces.text import stack_to_text
 from madl.diagnostics.traces.trace import (
     FIRST_LINE,
     LINE_LIMIT_NBYTES,
@@ -18,12 +25,11 @@ from madl.diagnostics.traces.trace import (
     Free,
     Trace,
 )
-from madl.diagnostics.traces.whole_files import file_behind, part_of
 from madl.sizes import parse_nbytes
 from madl.stacks import Stack
 
 TEXT_LIMIT_NBYTES = LINE_LIMIT_NBYTES // 4
-"""A header's key and value fit a line, or a tag or a stack after its numbers."""
+"""A line has room for a header's key and value, or for a tag or stack and numbers."""
 _GZIP = 16 + zlib.MAX_WBITS
 _BUFFERED_LINES = 4096
 
@@ -34,7 +40,7 @@ class TraceWriter:
     Until ``close()`` everything goes to a hidden file beside ``path``; an exception
     that leaves the ``with`` block removes it, and a file that stood at ``path``
     before stays as it was. The same calls write the same bytes. One thread at a time.
-    A process that is forked meanwhile writes and removes nothing.
+    In a forked child it writes and removes nothing.
     """
 
     def __init__(
@@ -64,7 +70,8 @@ class TraceWriter:
         self._process = os.getpid()
         self._stacks: dict[Stack, int] = {(): 0}
         try:
-            # unbuffered: what a forked child drops is not written by its finalizers
+            # Unbuffered: the finalizer of a buffer that a forked child inherits would
+            # write into the parent's file.
             self._file = self._part.open("xb", buffering=0)
         except OSError as error:
             text = f"cannot write a trace: {error.strerror}"
@@ -232,3 +239,52 @@ def one_line(what: str, text: str) -> str:
             f"{what} must be at most {TEXT_LIMIT_NBYTES} bytes, got {nbytes}"
         )
     return text
+
+
+def part_of(path: Path) -> Path:
+    """Return a name beside a file, for what is to replace it when it is complete."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def file_behind(path: str | os.PathLike[str]) -> Path | None:
+    """Return the file that a path names, which need not be there yet.
+
+    Links are followed: the file that one names is replaced, not the link.
+
+    Returns:
+        ``None`` for what is no file, such as a directory, a pipe or a device.
+    """
+    given = Path(path)
+    target = given.resolve()
+    # Not target.exists(): /dev/stdout resolves to a name that a pipe does not have.
+    return None if given.exists() and not target.is_file() else target
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file; one that is there is replaced when all of it is written.
+
+    What is no file, a pipe or ``/dev/stdout``, is written to as it is.
+
+    Raises:
+        OSError: It cannot be written. Nothing is left of it, and a file that was there
+            is as before; so it is after an interruption.
+    """
+    target = file_behind(path)
+    if target is None:
+        Path(path).write_bytes(content)
+        return
+    part = part_of(target)
+    try:
+        # Unbuffered: close() after an interruption has nothing left to write.
+        with part.open("xb", buffering=0) as file:
+            if target.exists():
+                shutil.copymode(target, part)  # a private file stays private
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+        part.replace(target)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # of the file that was asked for
+            error.filename, error.filename2 = os.fspath(path), None
+        raise

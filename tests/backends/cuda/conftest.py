@@ -12,7 +12,7 @@ import pytest
 
 from tests.backends.cuda.emulator import Emulator
 
-DRIVER = os.environ.get("MADL_CUDA_SUITE")
+DRIVER = os.environ.get("TEST_MADL_CUDA_SUITE")
 collect_ignore_glob = [] if DRIVER else ["test_*.py"]
 
 

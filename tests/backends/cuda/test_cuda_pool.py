@@ -498,7 +498,7 @@ def test_a_device_that_is_not_there_says_so() -> None:
 
 def test_tensors_of_pytorch_come_from_the_pool(only_pool: CudaPool) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if os.environ["MADL_CUDA_SUITE"] != "real" or not torch.cuda.is_available():
+    if os.environ["TEST_MADL_CUDA_SUITE"] != "real" or not torch.cuda.is_available():
         pytest.skip("PyTorch for CUDA runs on a GPU only")
     before = only_pool.stats().allocation_count
 

@@ -8,9 +8,9 @@ import pytest
 from madl import Capability, FileFormatError, Pool
 from madl.diagnostics.memory_viz import export_trace
 from madl.diagnostics.replay import replay
-from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.runs.from_trace import history_of_trace
+from madl.diagnostics.runs.verify import verify
 from madl.diagnostics.traces.trace import Trace
-from madl.diagnostics.verify import verify
 from madl.testing import FakeBackend
 from tests.traces import trace
 

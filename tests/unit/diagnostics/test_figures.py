@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from madl.diagnostics import example_path, figures, open_trace, read_trace
 from madl.diagnostics.figures import Curves, curves, group, size_bands, summarize
 from madl.diagnostics.history import History
-from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.runs.from_trace import history_of_trace
 
 MIB = 1 << 20
 

@@ -7,10 +7,10 @@ import pytest
 
 from madl import OutOfMemoryError, Pool
 from madl.diagnostics import example_path, open_trace
-from madl.diagnostics.address_map import address_map, map_snapshot
 from madl.diagnostics.history import History
 from madl.diagnostics.replay import replay
-from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.runs.from_trace import history_of_trace
+from madl.diagnostics.runs.map import address_map, map_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Line
 from tests.traces import trace

@@ -15,7 +15,7 @@ import madl
 import madl.stacks
 from madl import Capability, Pool
 from madl.diagnostics import Allocate, Event, Free, Marker, open_trace
-from madl.diagnostics.traces.journal_writer import JournalWriter
+from madl.diagnostics.traces.journal import JournalWriter
 from madl.testing.fakes import FakeBackend
 from tests.disk import no_file_larger_than
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from madl import Pool
-from madl.diagnostics import example_path, open_trace, page_data, read_trace
-from madl.diagnostics.address_map import address_map
+from madl.diagnostics import example_path, open_trace, read_trace
 from madl.diagnostics.histories import open_history
 from madl.diagnostics.history import History
 from madl.diagnostics.replay import replay
-from madl.diagnostics.replay_history import history_of_trace
+from madl.diagnostics.runs import page
+from madl.diagnostics.runs.from_trace import history_of_trace
+from madl.diagnostics.runs.map import address_map
 from madl.diagnostics.view import view_page
 from tests.torch_dumps import BASE, MIB, fragmented
 
@@ -120,7 +121,7 @@ def test_the_figures_are_those_of_a_replay() -> None:
     trace = open_trace(_example())
     result = replay(trace, Pool("sim"))
 
-    data = page_data.page_data(history_of_trace(trace))
+    data = page.page_data(history_of_trace(trace))
 
     live = np.sum(data["curves"]["live"], axis=0)
     assert live.max() == result.peak_live_nbytes == trace.peak_live_nbytes
@@ -130,7 +131,7 @@ def test_the_figures_are_those_of_a_replay() -> None:
 
 def test_the_map_has_every_block_at_the_peak() -> None:
     history = history_of_trace(open_trace(_example()))
-    data = page_data.page_data(history)
+    data = page.page_data(history)
     blocks, peak = columns(data["blocks"]), history.peak_moment
 
     live = (blocks["start"] <= peak) & (peak < blocks["stop"])
@@ -143,7 +144,7 @@ def test_the_map_has_every_block_at_the_peak() -> None:
 
 
 def test_a_block_says_who_holds_it_and_where_it_was_asked_for() -> None:
-    data = page_data.page_data(open_history(fragmented().pickled()))
+    data = page.page_data(open_history(fragmented().pickled()))
     blocks = columns(data["blocks"])
 
     names = [data["places"][n] for n in blocks["place"]]
@@ -158,7 +159,7 @@ def test_a_block_says_who_holds_it_and_where_it_was_asked_for() -> None:
 
 
 def test_what_is_sampled_is_said() -> None:
-    (note,) = page_data.page_data(history_of_trace(open_trace(_example())))["notes"]
+    (note,) = page.page_data(history_of_trace(open_trace(_example())))["notes"]
 
     assert re.match(r"The curves show 1,20\d of 20,319 moments", note)
 
@@ -166,9 +167,9 @@ def test_what_is_sampled_is_said() -> None:
 def test_the_map_keeps_the_largest_of_too_many_blocks_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page_data, "BLOCKS_ON_PAGE", 2)
+    monkeypatch.setattr(page, "BLOCKS_ON_PAGE", 2)
     lines = ["# madl-trace v1", "a,0,100", "a,1,300", "a,2,200"]
-    data = page_data.page_data(history_of_trace(read_trace("\n".join(lines).encode())))
+    data = page.page_data(history_of_trace(read_trace("\n".join(lines).encode())))
 
     assert columns(data["blocks"])["nbytes"].tolist() == [300, 200]
     assert data["notes"] == [
@@ -180,21 +181,21 @@ def test_the_map_keeps_the_largest_of_too_many_blocks_and_says_so(
 def test_the_names_of_the_most_bytes_are_kept_of_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page_data, "NAMES_ON_PAGE", 1)
+    monkeypatch.setattr(page, "NAMES_ON_PAGE", 1)
     lines = ["# madl-trace v1", "a,0,100,0,x", "a,1,300,0,y"]
-    data = page_data.page_data(history_of_trace(read_trace("\n".join(lines).encode())))
+    data = page.page_data(history_of_trace(read_trace("\n".join(lines).encode())))
 
     holder = columns(data["blocks"])["holder"]
-    assert [data["holders"][n] for n in holder] == [page_data.OTHER_NAMES, "y"]
+    assert [data["holders"][n] for n in holder] == [page.OTHER_NAMES, "y"]
 
 
 def test_a_long_name_is_cut_in_the_middle() -> None:
     line = f"a,0,100,0,{'x' * 500}end"
     trace = read_trace(f"# madl-trace v1\n{line}\n".encode())
 
-    name = page_data.page_data(history_of_trace(trace))["holders"][0]
+    name = page.page_data(history_of_trace(trace))["holders"][0]
 
-    assert len(name) == page_data.NAME_LENGTH + 1
+    assert len(name) == page.NAME_LENGTH + 1
     assert name.endswith("xend")
 
 

@@ -9,9 +9,15 @@ from typing import Any, get_type_hints
 import pytest
 
 import madl
-from madl import ConfigurationError, LateSettingWarning, MissingCapabilityError, Pool
+from madl import (
+    ConfigurationError,
+    LateSettingWarning,
+    MissingCapabilityError,
+    Pool,
+    settings,
+)
 from madl.pool.default import open_pools
-from madl.settings import SettingState, current
+from madl.settings import SettingState
 from madl.settings.kinds import shown
 from madl.settings.known import DEFAULT_POOL_OPTIONS, SETTINGS
 
@@ -24,8 +30,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nothing be said, and nothing be read, before a test and after it."""
     for setting in SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setattr(current, "_configured", {})
-    monkeypatch.setattr(current, "_readings", {})
+    monkeypatch.setattr("madl.settings._configured", {})
+    monkeypatch.setattr("madl.settings._readings", {})
     close_default_pool()
     yield
     close_default_pool()
@@ -48,7 +54,7 @@ def test_without_a_word_a_setting_has_its_default() -> None:
 
 
 def test_configure_is_typed_for_every_setting() -> None:
-    assert get_type_hints(current.Options).keys() == SETTINGS.keys()
+    assert get_type_hints(settings.Options).keys() == SETTINGS.keys()
 
 
 def test_the_settings_of_default_pools_are_arguments_of_a_pool() -> None:

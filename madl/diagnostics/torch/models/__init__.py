@@ -4,8 +4,8 @@ They are written from what PyTorch documents, and have not been compared with it
 GPU: how far off they are there is not known.
 """
 
+from madl.diagnostics.torch.models.blocks import ReserveRefusedError
 from madl.diagnostics.torch.models.expandable import ExpandableModel
-from madl.diagnostics.torch.models.model import AllocatorModel, ReserveRefusedError
 from madl.diagnostics.torch.models.segments import SegmentsModel
 from madl.diagnostics.torch.models.settings import (
     UNLIMITED,
@@ -21,6 +21,9 @@ __all__ = [
     "model_of",
     "settings_of_text",
 ]
+
+AllocatorModel = SegmentsModel | ExpandableModel
+"""It counts only. After ``allocate`` has raised ReserveRefusedError it is unusable."""
 
 
 def model_of(

@@ -1,4 +1,4 @@
-"""Blocks in a row, and the free ones in order of size."""
+"""What a model of an allocator is made of: linked blocks, a free list, a reserve."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -91,3 +91,29 @@ class FreeBlocks:
             block = before
         self.add(block)
         return block
+
+
+class ReserveRefusedError(Exception):
+    """The device has no more, also after what is cached was given back."""
+
+
+class Reserve:
+    """Bytes taken from a device that has no more than ``capacity_nbytes``."""
+
+    def __init__(self, capacity_nbytes: int) -> None:
+        self.capacity_nbytes = capacity_nbytes
+        self.nbytes = 0
+        self.peak_nbytes = 0
+
+    def has(self, nbytes: int) -> bool:
+        """Return whether so many bytes are left."""
+        return self.nbytes + nbytes <= self.capacity_nbytes
+
+    def take(self, nbytes: int) -> None:
+        """Take bytes that are there."""
+        self.nbytes += nbytes
+        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
+
+    def give_back(self, nbytes: int) -> None:
+        """Give bytes back."""
+        self.nbytes -= nbytes

@@ -5,16 +5,21 @@ whose end moves as memory is mapped behind it, in pages of 2 MiB for small block
 of 20 MiB for large ones. At the limit, free pages are unmapped.
 """
 
-from madl.diagnostics.torch.models.blocks import FreeBlocks, ModelBlock
-from madl.diagnostics.torch.models.model import Reserve, ReserveRefusedError
-from madl.diagnostics.torch.models.rounding import (
+from madl.diagnostics.torch.models.blocks import (
+    FreeBlocks,
+    ModelBlock,
+    Reserve,
+    ReserveRefusedError,
+)
+from madl.diagnostics.torch.models.settings import (
     BLOCK_NBYTES,
     LARGE_SEGMENT_NBYTES,
     SMALL_NBYTES,
     SMALL_SEGMENT_NBYTES,
+    UNLIMITED,
+    AllocatorSettings,
     block_nbytes,
 )
-from madl.diagnostics.torch.models.settings import UNLIMITED, AllocatorSettings
 from madl.sizes import align_up
 
 _ADDRESSES_NBYTES = 1 << 60
@@ -34,7 +39,7 @@ class ExpandableModel:
 
     @property
     def peak_reserved_nbytes(self) -> int:
-        """The most bytes mapped at once."""
+        """The high-water mark of mapped bytes."""
         return self._reserve.peak_nbytes
 
     def allocate(self, allocation: int, nbytes: int, stream: int) -> None:

@@ -8,19 +8,24 @@ cached is given back when the device has no more.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from madl.diagnostics.torch.models.blocks import FreeBlocks, ModelBlock
-from madl.diagnostics.torch.models.model import Reserve, ReserveRefusedError
-from madl.diagnostics.torch.models.rounding import (
+from madl.diagnostics.torch.models.blocks import (
+    FreeBlocks,
+    ModelBlock,
+    Reserve,
+    ReserveRefusedError,
+)
+from madl.diagnostics.torch.models.settings import (
     BLOCK_NBYTES,
     LARGE_SEGMENT_NBYTES,
     SMALL_NBYTES,
+    UNLIMITED,
+    AllocatorSettings,
     block_nbytes,
     segment_nbytes,
 )
-from madl.diagnostics.torch.models.settings import UNLIMITED, AllocatorSettings
 
 _SEGMENT_DISTANCE = 1 << 20
-"""Segments lie apart, so that blocks of two are never neighbours."""
+"""A gap between segments, so that blocks of two are never neighbours."""
 
 
 class SegmentsModel:
@@ -39,7 +44,7 @@ class SegmentsModel:
 
     @property
     def peak_reserved_nbytes(self) -> int:
-        """The most bytes taken from the device at once."""
+        """The high-water mark of bytes taken from the device."""
         return self._reserve.peak_nbytes
 
     def allocate(self, allocation: int, nbytes: int, stream: int) -> None:

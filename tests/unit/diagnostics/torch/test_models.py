@@ -9,7 +9,7 @@ from madl.diagnostics.torch.models import (
     model_of,
     settings_of_text,
 )
-from madl.diagnostics.torch.models.rounding import block_nbytes, segment_nbytes
+from madl.diagnostics.torch.models.settings import block_nbytes, segment_nbytes
 
 MIB = 1 << 20
 DEFAULT = AllocatorSettings()

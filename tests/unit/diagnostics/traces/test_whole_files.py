@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.writer import write_whole
 from tests.disk import no_file_larger_than
 from tests.programs import run
 
@@ -53,7 +53,7 @@ def test_an_interruption_on_the_way_leaves_what_was_there(
 
     status, printed, errors = run(f"""
 import sys
-from madl.diagnostics.traces.whole_files import write_whole
+from madl.diagnostics.traces.writer import write_whole
 
 def interrupt(event, arguments):
     if event == {event!r}:

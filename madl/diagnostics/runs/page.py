@@ -1,4 +1,4 @@
-"""The data of a page that shows a history, small enough to be part of it."""
+"""The JSON in the page of ``madl view``: columns packed, names and blocks bounded."""
 
 import base64
 import gzip
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from madl.diagnostics.address_map import AddressMap, address_map
 from madl.diagnostics.figures import (
     UNNAMED,
     Curves,
@@ -16,6 +15,7 @@ from madl.diagnostics.figures import (
     summarize,
 )
 from madl.diagnostics.history import OUT_OF_MEMORY, History
+from madl.diagnostics.runs.map import AddressMap, address_map
 from madl.sizes import format_nbytes
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ def _rows(
     is_there = arenas.contain(blocks.address)
     notes = []
     rows = np.flatnonzero((blocks.nbytes > 0) & is_there)
-    lost = int(np.count_nonzero((blocks.nbytes > 0) & ~is_there))
-    if lost:
-        notes.append(f"{lost:,} blocks lie outside all segments; no map shows them.")
+    outside = int(np.count_nonzero((blocks.nbytes > 0) & ~is_there))
+    if outside:
+        notes.append(f"{outside:,} blocks lie outside all segments; no map shows them.")
     if len(rows) > BLOCKS_ON_PAGE:
         order = np.argsort(blocks.nbytes[rows], kind="stable")[-BLOCKS_ON_PAGE:]
         smallest = format_nbytes(int(blocks.nbytes[rows[order[0]]]))

@@ -1,4 +1,4 @@
-"""The history of a trace that is replayed on ``sim``: where madl would put it all."""
+"""The history of a trace: replayed on ``sim``, with the address of each block noted."""
 
 from array import array
 from collections.abc import Callable
@@ -7,10 +7,9 @@ import numpy as np
 
 from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
-from madl.diagnostics.addressable import addressable
 from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
-from madl.diagnostics.placing import placing
-from madl.diagnostics.ranges import RangeLog
+from madl.diagnostics.replay import addressable, placing
+from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.traces.trace import Trace
 from madl.hotpath import Memory
 from madl.pool import Pool
@@ -74,7 +73,7 @@ def history_of_trace(
 
     Args:
         trace: What to allocate and free. Streams are ignored: the pool has one.
-        limit: Bytes that may be committed at once.
+        limit: Bytes that may be committed.
         on_progress: Called now and then with the events done since the last call.
 
     Raises:
@@ -82,7 +81,7 @@ def history_of_trace(
         FileFormatError: It asks for more than this machine can address.
     """
     sim = LoggedSim()
-    # pooling: the environment may have it off, for the programs it is meant for
+    # pooling=True: MADL_POOL=off is meant for programs, not for their replay
     with Pool(sim, limit=limit, pooling=True) as pool:
         with addressable(trace), placing(trace, pool):
             columns = _replay(trace, pool, sim, on_progress)
@@ -133,14 +132,14 @@ def _replay(
                 address.append(memory.address)
                 capacity.append(memory.capacity)
                 start.append(moment)
-                del memory  # or it would live until the next is there
+                del memory  # it would pin the block until the next allocation is made
             else:
                 held[~operation] = None
                 stop[~operation] = moment
             if moment % _REPORTED_EVERY == 0:
                 on_progress(_REPORTED_EVERY)
     finally:
-        held.clear()  # an error's traceback would keep it all live
+        held.clear()  # an error's traceback pins this frame
     on_progress(len(trace) % _REPORTED_EVERY)
     return address, nbytes_of, capacity, start, stop
 

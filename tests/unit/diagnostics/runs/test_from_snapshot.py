@@ -9,10 +9,10 @@ import pytest
 import madl
 from madl import FileFormatError, Pool
 from madl.diagnostics import load_snapshot, open_trace, save_snapshot
-from madl.diagnostics.address_map import map_snapshot
 from madl.diagnostics.figures import summarize
 from madl.diagnostics.histories import open_history
-from madl.diagnostics.page_data import page_data
+from madl.diagnostics.runs.map import map_snapshot
+from madl.diagnostics.runs.page import page_data
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from madl import CorruptedPoolError, Memory, MissingCapabilityError, Pool
 from madl.cli.replay import replay
 from madl.diagnostics import read_trace
-from madl.diagnostics.verify import Verified, verify
+from madl.diagnostics.runs.verify import Verified, verify
 
 SMALL_FILE = b"# madl-trace v1\na,0,3000\na,1,100\nf,0\na,2,70000\na,3,0\nf,1\n"
 SMALL = read_trace(SMALL_FILE)

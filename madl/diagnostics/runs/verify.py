@@ -1,9 +1,9 @@
-"""Replay a trace with bytes of its own in every block, and read them back."""
+"""Verify a pool by a trace: a pattern in each block, compared before its free."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from madl.diagnostics.addressable import addressable
+from madl.diagnostics.replay import addressable
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import CorruptedPoolError
 from madl.hotpath import Memory

@@ -1,34 +1,199 @@
-"""Read what a recording had written when its process ended, however that was."""
+"""The journal of a recording: a crash-safe log of binary records of 16 bytes.
 
+A record is a value and a key with a kind; ``docs/explanation/trace-format.md`` is the
+grammar. The newest records are in a ring that is mapped from the file, so they survive
+the process, ``SIGKILL`` included; ``madl.hotpath.Journal`` is that ring.
+"""
+
+import enum
+import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, NamedTuple
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
-from madl.diagnostics.traces.journal_format import (
-    BYTE_ORDER_MARK,
-    HEAD_NBYTES,
-    MAGIC,
-    NUMBER_LIMIT,
-    RECORD_NBYTES,
-    Kind,
-    Text,
-)
+from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
 from madl.diagnostics.traces.lines import LINE_COUNT_LIMIT
-from madl.diagnostics.traces.live_blocks import LiveBlocks
-from madl.diagnostics.traces.stack_text import stack_from_text, texts_of
+from madl.diagnostics.traces.text import stack_from_text, stack_to_text, texts_of
 from madl.diagnostics.traces.trace import LINE_LIMIT_NBYTES, NBYTES_LIMIT
+from madl.diagnostics.traces.writer import TEXT_LIMIT_NBYTES
 from madl.errors import FileFormatError
+from madl.hotpath import Journal
 from madl.stacks import Stack
 
+MAGIC = b"madl-journal v1\n"
+SUFFIX = ".journal"
+RECORD_NBYTES = len(MAGIC)
+HEAD_NBYTES = 64
+BYTE_ORDER_MARK = 0x0102030405060708
+NUMBER_LIMIT = 1 << 30
+"""Tags and stacks are numbered below it."""
+_WORDS = struct.Struct("=QQ")
 _READ_NBYTES = 1 << 16
 _RING_LIMIT_NBYTES = 1 << 26
 _END_LIMIT = RECORD_NBYTES * LINE_COUNT_LIMIT
 """No trace has more events, so no journal that could become one is longer."""
 
 
+class Kind(enum.IntEnum):
+    """What a record is; the value and the key depend on it."""
+
+    ALLOCATE = 1
+    """Value: bytes asked for. Key: what names the block until it is freed."""
+    FREE = 2
+    """Key: the block."""
+    CONTEXT = 3
+    """Of the allocation that follows. Value: stream. Key: stack << 30 | tag."""
+    TEXT = 4
+    """Value: bytes of the text, which follows in whole records. Key: number << 4 | a
+    ``Text``."""
+
+
+class Text(enum.IntEnum):
+    """What a text is."""
+
+    HEADER = 1
+    """``key: value``."""
+    TAG = 2
+    """From here on a CONTEXT's tag of that number is it."""
+    STACK = 3
+    """The same for stacks; JSON."""
+    MARKER = 4
+
+
+def record(value: int, key: int, kind: Kind) -> bytes:
+    """Return one record."""
+    return _WORDS.pack(value & (1 << 64) - 1, key << 4 | kind)
+
+
+def text_records(what: Text, number: int, text: str) -> bytes:
+    """Return the records of a text."""
+    encoded = text.encode()
+    padding = bytes(-len(encoded) % RECORD_NBYTES)
+    return record(len(encoded), number << 4 | what, Kind.TEXT) + encoded + padding
+
+
+def context_record(stream: int, tag_number: int, stack_number: int) -> bytes:
+    """Return the record that comes before an allocation that is not plain."""
+    return record(stream, stack_number << 30 | tag_number, Kind.CONTEXT)
+
+
+class JournalWriter:
+    """Writes the journal beside ``path``. One thread at a time, but for the pools."""
+
+    def __init__(self, path: Path, headers: dict[str, str]) -> None:
+        """Start a journal.
+
+        Raises:
+            FileExistsError: There is one already.
+            OSError: The file cannot be made. None is left.
+        """
+        self.path = path.with_name(path.name + SUFFIX)
+        try:
+            self._file = open(  # noqa: SIM115  # until close()
+                self.path, "x+b", buffering=0, opener=_open_privately
+            )
+        except FileExistsError as error:
+            raise FileExistsError(
+                error.errno,
+                f"a recording to {str(path)!r} is running, or did not end. Try: "
+                "`madl replay` of its journal, and then remove that",
+                str(self.path),
+            ) from None
+        except OSError as error:
+            text = f"cannot record: {error.strerror}"
+            raise type(error)(error.errno, text, str(path)) from None
+        self.journal = Journal(self._file.fileno())
+        self._tags: dict[str, int] = {}
+        self._stacks: dict[Stack, int] = {}
+        for key, value in headers.items():
+            self.journal.put(text_records(Text.HEADER, 0, f"{key}: {value}"))
+        if number := self.journal.error:
+            self.close()
+            self.remove()
+            raise OSError(number, f"cannot record: {os.strerror(number)}", str(path))
+
+    @property
+    def error(self) -> OSError | None:
+        """What ended the writing."""
+        number = self.journal.error
+        if not number:
+            return None
+        return OSError(number, os.strerror(number), str(self.path))
+
+    def allocate(
+        self, key: int, nbytes: int, stream: int, tag: str | None, stack: Stack
+    ) -> None:
+        """Write an allocation."""
+        plain = record(nbytes, key, Kind.ALLOCATE)
+        if not (stream or tag or stack):
+            self.journal.put(plain)
+            return
+        tag_number = self._tag_number(tag) if tag else 0
+        stack_number = self._stack_number(stack) if stack else 0
+        self.journal.put(context_record(stream, tag_number, stack_number) + plain)
+
+    def free(self, key: int) -> None:
+        """Write a free."""
+        self.journal.put(record(0, key, Kind.FREE))
+
+    def mark(self, label: str) -> None:
+        """Write a marker."""
+        self.journal.put(text_records(Text.MARKER, 0, label))
+
+    def define_tag(self, number: int, tag: str) -> None:
+        """Write what a tag is called from now on; after ``close()``, nothing.
+
+        A race: a pool that saw the recording still running may call this when another
+        thread has closed it.
+        """
+        journal: Journal | None = vars(self).get("journal")
+        if journal is not None:
+            journal.put(text_records(Text.TAG, number, _cut(tag)))
+
+    def close(self) -> None:
+        """Write no more."""
+        del self.journal  # unmaps: Windows removes no file that is mapped
+        self._file.close()
+
+    def remove(self) -> None:
+        """Remove the file, after it was closed."""
+        self.path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Close the file in a forked child: it is the parent's."""
+        self.journal.stop_listening()
+        self._file.close()
+
+    def _tag_number(self, tag: str) -> int:
+        number = self._tags.get(tag)
+        if number is None:
+            number = self._tags[tag] = len(self._tags) % (NUMBER_LIMIT - 1) + 1
+            self.define_tag(number, tag)
+        return number
+
+    def _stack_number(self, stack: Stack) -> int:
+        number = self._stacks.get(stack)
+        if number is None:
+            number = self._stacks[stack] = len(self._stacks) % (NUMBER_LIMIT - 1) + 1
+            text = stack_to_text(stack, TEXT_LIMIT_NBYTES)
+            self.journal.put(text_records(Text.STACK, number, text))
+        return number
+
+
+def _open_privately(path: str, flags: int) -> int:
+    """Open with mode 0600: tags and stacks say much of a program."""
+    return os.open(path, flags, 0o600)
+
+
+def _cut(tag: str) -> str:
+    """Return as much of a tag as a trace can carry."""
+    encoded = tag.encode(errors="replace")
+    return encoded[:TEXT_LIMIT_NBYTES].decode(errors="ignore")
+
+
 class _TornError(Exception):
-    """The rest is not there, or not whole."""
+    """The file ends in the middle of a record, or before its head says."""
 
 
 def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
@@ -70,7 +235,7 @@ class _Head(NamedTuple):
 
     @property
     def base(self) -> int:
-        """Bytes of the records that were appended to the file for sure."""
+        """Bytes of records that are in the file behind the ring, for certain."""
         return max(self.end - 1, 0) // len(self.ring) * len(self.ring)
 
 

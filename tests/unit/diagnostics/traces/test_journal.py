@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from madl.diagnostics import Allocate, Free, Marker, open_trace
-from madl.diagnostics.traces import live_blocks
-from madl.diagnostics.traces.journal_format import (
+from madl.diagnostics.traces import builder
+from madl.diagnostics.traces.journal import (
     BYTE_ORDER_MARK,
     MAGIC,
+    JournalWriter,
     Kind,
     Text,
     record,
     text_records,
 )
-from madl.diagnostics.traces.journal_writer import JournalWriter
 from madl.errors import FileFormatError
 from madl.stacks import Line
 
@@ -179,7 +179,7 @@ def test_a_head_that_cannot_be_is_refused(content: bytes, reason: str) -> None:
 def test_how_many_blocks_may_be_live_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_blocks, "LIVE_LIMIT", 1)
+    monkeypatch.setattr(builder, "LIVE_LIMIT", 1)
 
     assert len(open_trace(journal(allocate(1, 8), free(1), allocate(2, 8)))) == 3
     with pytest.raises(FileFormatError, match="more than 1 blocks are live at once"):

@@ -1,4 +1,4 @@
-"""The history of a pool's snapshot: one moment, as if its blocks had just come."""
+"""The history of a pool's snapshot: its blocks, as if allocated in address order."""
 
 from pathlib import PurePath
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 ADDRESS_LIMIT = 1 << 62
 """Arenas lie, and their bytes add up, below it: sums of two fit 64 bits."""
 _GAP_NBYTES = 1 << 21
-"""Between arenas that have no addresses, so that they are not taken for one."""
+"""Between arenas that have no addresses, so that two are not joined."""
 _ORDER = (
     "This is a snapshot, of one moment. Its blocks are shown as if they had been "
     "allocated in the order in which they lie."
