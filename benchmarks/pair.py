@@ -17,7 +17,7 @@ MOST_PAIRS = 4000
 
 FLOOR = "empty handle, compiled"
 MADL, DROP = "madl, .free()", "madl, dropped"
-INTERPRETED = "madl's pure-Python hot path, .free()"
+FALLBACK = "madl's interpreted fallback, .free()"
 NUMPY, OPENCL, UMF = "np.empty", "PyOpenCL pool, .release()", "UMF disjoint, ctypes"
 
 
@@ -44,16 +44,16 @@ def contenders() -> dict[str, Callable[[], Pairs]]:
     }
 
 
-def interpreted_ns(nbytes: int) -> float:
-    """Return what a pair costs in the pure-Python hot path; called in a worker."""
-    global _interpreted  # a worker answers one call at a time
-    if _interpreted is None:
+def fallback_ns(nbytes: int) -> float:
+    """Return what a pair costs in the fallback; called in a worker."""
+    global _fallback  # a worker answers one call at a time
+    if _fallback is None:
         assert not hotpath.IS_COMPILED
-        _interpreted = make.freeing(Pool("cpu").allocate)
-    return _ns(_interpreted, nbytes)
+        _fallback = make.freeing(Pool("cpu").allocate)
+    return _ns(_fallback, nbytes)
 
 
-_interpreted: Pairs | None = None
+_fallback: Pairs | None = None
 
 
 def run(*, quick: bool) -> Answer:
@@ -61,8 +61,8 @@ def run(*, quick: bool) -> Answer:
     pairs: dict[str, Pairs] = {}
     notes = [
         "CPU time of the thread; the empty loop, about 10 ns, is in every figure.",
-        "The pure-Python hot path runs in a process of its own, over the index of this "
-        "installation.",
+        "The fallback runs in a process of its own, over the index of this "
+        "installation; its figure has no target and no gate.",
     ]
     for name, maker in contenders().items():
         try:
@@ -73,7 +73,7 @@ def run(*, quick: bool) -> Answer:
         rounds = 7 if quick else 15
         results = {size: _round(pairs, worker, size, rounds) for size in SIZES}
     columns = tuple(format_nbytes(size) for size in SIZES)
-    names = [*pairs, INTERPRETED]
+    names = [*pairs, FALLBACK]
     costs: list[Row] = [
         (name, *(spread(results[size][name]) for size in SIZES)) for name in names
     ]
@@ -105,7 +105,7 @@ def _round(
         name: lambda loop=loop: _ns(loop, nbytes)  # type: ignore[misc]
         for name, loop in pairs.items()
     }
-    measures[INTERPRETED] = lambda: worker.call(f"{__name__}:interpreted_ns", nbytes)
+    measures[FALLBACK] = lambda: worker.call(f"{__name__}:fallback_ns", nbytes)
     return in_turns(measures, rounds=rounds)
 
 
@@ -121,7 +121,7 @@ def _over(results: dict[str, list[float]], name: str) -> Spread:
 
 def _figures(over: dict[str, list[float]]) -> dict[str, float]:
     """Return the worst size's figure for each promise."""
-    figures = {"pure Python over np.empty": _pure_over_numpy(over)}
+    figures = {"the fallback over np.empty": _fallback_over_numpy(over)}
     if hotpath.IS_COMPILED:
         if FLOOR in over:
             figures["over the empty handle"] = max(1 / one for one in over[FLOOR])
@@ -135,5 +135,5 @@ def _figures(over: dict[str, list[float]]) -> dict[str, float]:
     return figures
 
 
-def _pure_over_numpy(over: dict[str, list[float]]) -> float:
-    return max(a / b for a, b in zip(over[INTERPRETED], over[NUMPY], strict=True))
+def _fallback_over_numpy(over: dict[str, list[float]]) -> float:
+    return max(a / b for a, b in zip(over[FALLBACK], over[NUMPY], strict=True))

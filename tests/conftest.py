@@ -5,7 +5,9 @@ And what the sweeps of faults have counted, after the summary of a run.
 
 import gc
 import os
+import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -30,6 +32,22 @@ if sys.platform == "win32":  # they load modules that are for other systems
         "backends/test_fallback.py",
         "backends/test_host_limits.py",
     ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sigint_is_not_ignored() -> Iterator[None]:
+    """Give SIGINT its handler where the run inherited that it is ignored.
+
+    A shell without job control starts what runs in the background so, some CI runners
+    too. Children inherit SIG_IGN, and Python then installs no handler, so a SIGINT that
+    a test sends would be dropped; a handler becomes the default action on exec.
+    """
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if is_ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if is_ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""No page of the documentation has code that nothing runs, or a link to nowhere."""
+"""Pages of the documentation: their code runs, their links and files are there."""
 
 import re
 from pathlib import Path
@@ -106,3 +106,14 @@ def test_each_link_into_a_page_leads_to_a_heading() -> None:
     }
 
     assert {page: links for page, links in missing.items() if links} == {}
+
+
+def test_each_file_of_the_package_that_a_page_names_is_there() -> None:
+    named = {
+        (name_of(page), path)
+        for page in PAGES
+        for path in re.findall(r"`(madl/[\w./-]*)`", page.read_text("utf-8"))
+        if "NAME" not in path
+    }
+
+    assert {one for one in named if not (ROOT / one[1]).exists()} == set()
