@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from madl import FreedMemoryError, Memory, Pool
-from madl.hotpath import IS_COMPILED
+from madl.hotpath import IS_COMPILED, root_of
 
 View = Callable[[Memory], object]
 
@@ -387,4 +387,4 @@ def test_a_fill_leaves_nothing_that_defers_a_free(pool: Pool) -> None:
 
     memory.fill(7)
 
-    assert memory._root is None
+    assert root_of(memory) is None
