@@ -1,9 +1,9 @@
 """The backend protocol: seven mandatory names, and optional ones behind capabilities.
 
-A backend speaks one device API for one device. Whatever it can do besides reserving
-and releasing memory it declares as a ``Capability``; the protocol class of that
-capability is the specification of its methods. Nothing is found out by looking for a
-method: without the capability it is never called. Sizes and offsets are in bytes.
+A backend speaks one device API for one device. All that it can do besides reserving
+and releasing memory it declares as a ``Capability``, whose protocol class specifies
+the methods. None is looked up by its name: without the capability it is never called.
+Sizes and offsets are in bytes.
 """
 
 import enum
@@ -458,7 +458,7 @@ class StreamOrderedBackend(Backend, Protocol):
     def wait(self, stream: object, event: object) -> None:
         """Let what is queued on ``stream`` from now on wait for an event.
 
-        The device waits; the call returns at once.
+        The device waits; the call does not block.
         """
 
     def synchronize(self, event: object) -> None:

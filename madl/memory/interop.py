@@ -79,7 +79,7 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
     exported = _exporter(memory)
     if stream != UNORDERED and memory._nbytes:
         _share(memory, stream)
-    # It would take any stream, and ignore it.
+    # The exporter would accept the stream and ignore it: the order is made here.
     return exported.__dlpack__(stream=UNORDERED, **options)
 
 
@@ -103,7 +103,7 @@ def _exporter(memory: Memory) -> DlpackExporter:
 
 
 def _root_of(memory: Memory) -> object:
-    """Return what keeps a block for all views of it, whatever is freed."""
+    """Return the root that owns a block for all views of it, also after a free."""
     memory = uncut(memory)
     if Capability.HOST_ACCESS in memory._pool.capabilities:
         return root_of(memory)  # views of the CPU can use it too

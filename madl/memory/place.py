@@ -1,4 +1,4 @@
-"""Where a memory lies, be it whole or a slice."""
+"""Address resolution: the arena and offset of a memory, whole or a slice."""
 
 import weakref
 from typing import Any, NamedTuple, Protocol
@@ -37,7 +37,7 @@ def has_slices(memory: Memory) -> bool:
 
 def uncut(memory: Memory) -> Memory:
     """Return what a slice was cut from in the end; of any other memory itself."""
-    part = memory._root  # read once: a free in between takes it away
+    part = memory._root  # read once: a free by another thread may clear it
     while isinstance(part, Slice):
         memory = part.parent
         part = memory._root

@@ -125,9 +125,11 @@ class OpenclBackend:
                 f"not released yet, got {reservation!r}"
             )
         is_parents = is_child()
-        if self.is_managed and not is_parents:  # it goes at once, whatever is queued
+        if self.is_managed and not is_parents:
+            # clSVMFree does not wait for queued work that uses the memory.
             self._queues.finish()
-        # First: after a Ctrl-C, nobody knows whether it is gone.
+        # Forgotten before it is released: after a Ctrl-C in the call it may be gone,
+        # and a second release could free what has its handle by then.
         del self.held[key]
         if is_parents:
             return

@@ -1,7 +1,6 @@
-"""Each call to pyopencl that moves or takes memory, by one name.
+"""pyopencl's calls that take or move memory, behind one object that tests replace.
 
-They raise pyopencl's own errors. A test puts an object of its own in their place and
-lets any of them fail.
+They raise pyopencl's own errors; in a test, any of them can be made to fail.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ class OpenclCalls:
         return self._cl.enqueue_marker(queue)
 
     def flush(self, queue: "cl.CommandQueue") -> None:
-        """Hand what is queued to the device: else nobody need ever begin it."""
+        """Submit what is queued to the device: without a flush it need never start."""
         queue.flush()
 
     def hold_back(self, queue: "cl.CommandQueue", event: "cl.Event") -> None:

@@ -1,4 +1,4 @@
-"""A forked child has no part in its parent's OpenCL devices.
+"""Fork safety: a child never calls into the OpenCL driver that its parent opened.
 
 The threads in which a driver runs its work are not in the child, so a call may wait
 there for ever, and a release may reach what is the parent's.
