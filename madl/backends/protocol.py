@@ -77,13 +77,13 @@ class Capability(enum.Flag):
     HANDLE_PAGES = enum.auto()
     """Each page costs a handle of the driver, so that a few large ones are better."""
     GUARD_PAGES = enum.auto()
-    """Can make what is not committed inaccessible: a touch ends the program."""
+    """Can make what is not committed inaccessible, so that a touch ends the program."""
     SETTLE = enum.auto()
     """Decommits a range of which it is not known how much is committed."""
     ZERO_WHEN_NEW = enum.auto()
     """Addresses that were never written since they were reserved read as zero."""
     SIMULATED = enum.auto()
-    """There is no device: each backend object is one of its own, whatever its name."""
+    """Stands for no real device, so that each object is one of its own."""
     DLPACK = enum.auto()
     """Other libraries take its memory in place, by DLPack."""
     CUDA_ARRAY = enum.auto()

@@ -7,7 +7,12 @@ second has one address for host and device, where a device offers that.
 from typing import TYPE_CHECKING, Any
 
 from madl.backends.opencl.buffers import Buffers
-from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.opencl.calls import (
+    OpenclCalls,
+    check_process,
+    is_child,
+    leave_to_parent,
+)
 from madl.backends.opencl.devices import (
     KIND,
     MANAGED_KIND,
@@ -17,7 +22,6 @@ from madl.backends.opencl.devices import (
     resolve,
 )
 from madl.backends.opencl.errors import too_large, translated, translation
-from madl.backends.opencl.fork import check_process, is_child, leave_to_parent
 from madl.backends.opencl.queues import Queues
 from madl.backends.opencl.svm import ManagedMemory
 from madl.backends.protocol import (

@@ -6,7 +6,7 @@ then by the platform's name and version, then as the platform has them.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from madl.backends.opencl.fork import note_opening
+from madl.backends.opencl.calls import note_opening
 from madl.backends.registry import how_many
 from madl.errors import BackendNotFoundError
 

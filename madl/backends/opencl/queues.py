@@ -3,10 +3,9 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.opencl.calls import OpenclCalls, check_process
 from madl.backends.opencl.devices import Target, check_order
 from madl.backends.opencl.errors import translated
-from madl.backends.opencl.fork import check_process
 
 if TYPE_CHECKING:
     import pyopencl as cl
