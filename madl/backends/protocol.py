@@ -69,7 +69,7 @@ class Capability(enum.Flag):
     NUMA = enum.auto()
     """Can be asked for memory of one NUMA node."""
     PEER_COPY = enum.auto()
-    """Copies from memory of other backends, not through the host."""
+    """Copies from memory of other backends, in one call of the driver."""
     STAGED_COPY = enum.auto()
     """Large copies from and to pageable host memory go through pinned memory."""
     CAPTURE = enum.auto()
