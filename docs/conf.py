@@ -69,7 +69,7 @@ nitpick_ignore_regex = [
     ("py:class", r"madl\.backends\.((cuda|host|opencl)\.\w+\.\w+|cpu\.HostMemory)"),
     ("py:class", r"madl\.testing\.workbench\.Workbench"),
     # The options of madl.configure, which its page lists.
-    ("py:class", r"madl\.settings\.current\.Options"),
+    ("py:class", r"madl\.settings\.Options"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""One device API each, behind one protocol. Called, it lists the kinds of devices.
+"""Backends: one device API each, behind one protocol. Called, the kinds of devices.
 
 ``madl.backends()`` and ``madl.backends.hookimpl`` are both public, so the package is
 a module that can be called.

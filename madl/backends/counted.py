@@ -38,7 +38,7 @@ class CountedBackend:
         self._committing = cast("CommitBackend", backend)
         self._remapping = cast("RemapBackend", backend)
         self.calls = 0
-        # By call, as reserves nest: a signal handler may allocate in the middle of one.
+        # By call: a signal handler or finalizer may reserve in the middle of one.
         self._unclaimed: dict[int, list[Reservation]] = {}
 
     def reserve(self, nbytes: int) -> Reservation:

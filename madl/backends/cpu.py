@@ -1,4 +1,4 @@
-"""The host's own memory, device ``"cpu"``.
+"""Host memory, device ``"cpu"``: reserved address space, committed page by page.
 
 What differs between operating systems is in one module for each, picked from a
 table; this class keeps the backend protocol and what is the same everywhere.
@@ -61,10 +61,10 @@ class HostMemory(Protocol):
 
     alignment: int
     commit_refusal: str
-    """Why a reservation is memory, all of it, at once; empty when it is committed."""
+    """Why reservations are memory from the start; empty when they are committed."""
 
     remap_refusal: str
-    """Why memory cannot move inside a reservation; empty when it can."""
+    """Why memory cannot be remapped; empty when it can."""
 
     huge_page_nbytes: int
     """0 where the system has no huge pages, and so nothing to choose."""
@@ -98,7 +98,7 @@ class CpuBackend:
     """Memory of the host, committed and given back in any multiple of an OS page.
 
     On a system that madl has no calls for, a reservation is memory from the start.
-    There is no COPY and no FILL: whoever has HOST_ACCESS does both at the address.
+    There is no COPY and no FILL: with HOST_ACCESS both are done at the address.
     A program that calls ``mlockall`` does so before it reserves: later, the call
     itself would make all of the address space resident that is reserved by then.
 
@@ -157,14 +157,14 @@ class CpuBackend:
         self._memory.choose_pages(_check_page(page_nbytes), huge=huge)
 
     def choose_prefault(self, *, prefault: bool) -> None:
-        """Say whether what is committed from now on is faulted in at once."""
+        """Say whether pages are faulted in when they are committed, from now on."""
         self._memory.choose_prefault(prefault=prefault)
 
     def choose_node(self, node: int | None) -> None:
         """Prefer memory of one NUMA node from now on.
 
         Raises:
-            MissingCapabilityError: The system has no such node, or lets nobody choose.
+            MissingCapabilityError: The system has no such node, or no choice of one.
         """
         self._memory.choose_node(node)
 
@@ -203,8 +203,8 @@ class CpuBackend:
     ) -> None:
         """Move the memory behind ``source`` to ``destination``, here or ``into``.
 
-        Where the system will not move it, the source is given back and the
-        destination committed instead; the content is lost then.
+        Where the system refuses, the source is decommitted and the destination
+        committed instead, so its content is undefined.
         """
         found = self._kept.find(reservation)
         target = found if into is None else self._kept.find(into)
@@ -222,7 +222,7 @@ class CpuBackend:
             self._memory.reserve(align_up(info.total_nbytes, self.alignment)).release()
         except OutOfMemoryError as error:
             reservable = f"refused: {error.report.native}"
-            # What is said of commits is of the last reservation that was made.
+            # describe() of the system tells of the last reservation that was made.
             with suppress(OutOfMemoryError):
                 self._memory.reserve(self.alignment).release()
         else:

@@ -1,4 +1,4 @@
-"""The reservations of a backend that are not released yet, by their addresses."""
+"""A backend's table of live reservations, by address: foreign ones are refused."""
 
 from typing import Generic, Protocol, TypeVar
 
@@ -41,7 +41,7 @@ class KeptReservations(Generic[Made]):
             ValueError: It was released, or is another backend's.
         """
         found, kept = self._kept.get(reservation.address, (None, None))
-        # The same object: an address may be somebody else's by now.
+        # By identity: after a release the system may map another reservation there.
         if found is None or kept is not reservation:
             raise ValueError(
                 f"reservation must be one of this backend ({self._device}) that was "
@@ -56,7 +56,8 @@ class KeptReservations(Generic[Made]):
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back; one that its system does not take stays."""
         found = self.find(reservation)
-        # First: a signal handler can be given the same address once it is free.
+        # Forgotten before it is released: another thread or a signal handler can be
+        # given the same address as soon as it is free, and its entry would be deleted.
         del self._kept[found.address]
         try:
             found.release()

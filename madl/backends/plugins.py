@@ -1,8 +1,8 @@
-"""Plugins that are installed: found by metadata, imported one by one.
+"""Discovery of plugins by entry points and settings; each is imported on first use.
 
 pluggy's own loader stops at the first plugin that fails to import; here a broken one
-harms nobody but those who ask for its devices. Each has a plugin manager of its own,
-so that what is wrong with a hook is wrong with that plugin alone.
+fails only those who open its devices. Each has a plugin manager of its own, so that an
+invalid hook is an error of that plugin alone.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -28,7 +28,7 @@ A module's kind is its last name without ``madl_``, or is said before it, as in
 
 
 class Claim(NamedTuple):
-    """Somebody who says that devices of a kind are theirs."""
+    """A distribution or module that claims to open the devices of a kind."""
 
     kind: str
     distribution: str
@@ -87,7 +87,7 @@ class Plugins:
         """Return the plugin of a kind, imported.
 
         Raises:
-            BackendNotFoundError: Nobody claims the kind, or two do.
+            BackendNotFoundError: No plugin claims the kind, or two do.
             Exception: What its import, or registering its hooks, raises.
         """
         claims = [claim for claim in self.claims if claim.kind == kind]
@@ -108,7 +108,7 @@ class Plugins:
         return plugin
 
     def check_claim(self, claim: Claim) -> None:
-        """Raise when a claim is for what belongs to somebody else."""
+        """Raise for a kind that is reserved, malformed, or claimed twice."""
         reason = ""
         others = [one for one in self.claims if one.kind == claim.kind]
         if claim.kind.partition("_")[0] in self._reserved:

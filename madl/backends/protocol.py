@@ -1,9 +1,9 @@
 """The backend protocol: seven mandatory names, and optional ones behind capabilities.
 
-A backend speaks one device API for one device. Whatever it can do besides reserving
-and releasing memory it declares as a ``Capability``; the protocol class of that
-capability is the specification of its methods. Nothing is found out by looking for a
-method: without the capability it is never called. Sizes and offsets are in bytes.
+A backend speaks one device API for one device. All that it can do besides reserving
+and releasing memory it declares as a ``Capability``, whose protocol class specifies
+the methods. None is looked up by its name: without the capability it is never called.
+Sizes and offsets are in bytes.
 """
 
 import enum
@@ -69,7 +69,7 @@ class Capability(enum.Flag):
     NUMA = enum.auto()
     """Can be asked for memory of one NUMA node."""
     PEER_COPY = enum.auto()
-    """Copies from memory of other backends, not through the host."""
+    """Copies from memory of other backends, in one call of the driver."""
     STAGED_COPY = enum.auto()
     """Large copies from and to pageable host memory go through pinned memory."""
     CAPTURE = enum.auto()
@@ -77,13 +77,13 @@ class Capability(enum.Flag):
     HANDLE_PAGES = enum.auto()
     """Each page costs a handle of the driver, so that a few large ones are better."""
     GUARD_PAGES = enum.auto()
-    """Can make what is not committed inaccessible: a touch ends the program."""
+    """Can make what is not committed inaccessible, so that a touch ends the program."""
     SETTLE = enum.auto()
     """Decommits a range of which it is not known how much is committed."""
     ZERO_WHEN_NEW = enum.auto()
     """Addresses that were never written since they were reserved read as zero."""
     SIMULATED = enum.auto()
-    """There is no device: each backend object is one of its own, whatever its name."""
+    """Stands for no real device, so that each object is one of its own."""
     DLPACK = enum.auto()
     """Other libraries take its memory in place, by DLPack."""
     CUDA_ARRAY = enum.auto()
@@ -458,7 +458,7 @@ class StreamOrderedBackend(Backend, Protocol):
     def wait(self, stream: object, event: object) -> None:
         """Let what is queued on ``stream`` from now on wait for an event.
 
-        The device waits; the call returns at once.
+        The device waits; the call does not block.
         """
 
     def synchronize(self, event: object) -> None:

@@ -1,4 +1,4 @@
-"""Which backend opens a device, and why one cannot.
+"""The registry: which backend opens a device, or owns an array, and why none does.
 
 madl's own kinds are opened without a look at what else is installed: finding plugins
 takes longer than opening the host.
@@ -81,7 +81,7 @@ def devices_of(kind: str) -> tuple[str, ...]:
         found = tuple(_opener_of(kind).madl_devices() or ())
         for device in found:
             _check_listed(kind, device)
-    except Exception as error:  # others are to be seen, whatever this one raises
+    except Exception as error:  # a plugin may raise anything; the others are listed
         failures[kind] = error
         return ()
     failures.pop(kind, None)
@@ -108,9 +108,9 @@ def open_device(device: str) -> Backend:
     except BackendNotFoundError as error:
         failures[kind] = error
         raise BackendNotFoundError(device, kinds(), error.reason) from error.__cause__
-    except MadlError:  # it is there, and says itself what is wrong
+    except MadlError:  # the device is there, and the error says what is wrong
         raise
-    except Exception as error:  # a driver or a plugin that is broken, in any way
+    except Exception as error:  # of a broken driver or plugin
         failures[kind] = error
         raise BackendNotFoundError(device, kinds(), in_words(error)) from error
     if backend is None:

@@ -1,8 +1,8 @@
-"""Host memory that other processes can attach, device ``"shared"``.
+"""Shared memory, device ``"shared"``: host memory that other processes can attach.
 
-Each reservation is a piece of memory of its own in the system's eyes. A receiver sees
-all of what it is sent and may keep it for ever, so nothing else may lie there, before
-or after; and there is nothing to commit in part.
+Each reservation is an object of the operating system. A receiver sees all of it and
+may keep it for ever, so it holds one block and is never reused; and it is not
+committed in part.
 """
 
 import sys
@@ -23,7 +23,7 @@ class Segment(Protocol):
 
     address: int
     descriptor: object
-    """What keeps it, here and in whichever process it is sent to."""
+    """What owns it, here and in a process that it is sent to."""
     start: int
     """Where it begins in what the descriptor keeps."""
 
@@ -61,7 +61,7 @@ class SharedBackend:
 
     @cached_property
     def _host(self) -> HostMemory:
-        # Not at once: it probes for what whoever attaches memory never asks.
+        # On first use: opening it probes the system, which attaching does not need.
         return open_host_memory()
 
     @cached_property
@@ -70,7 +70,7 @@ class SharedBackend:
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take memory; more than the machine has is refused."""
-        if nbytes > self._most_nbytes:  # the system would lend it, and then fail
+        if nbytes > self._most_nbytes:  # granted, it would fail when touched
             raise OutOfMemoryError(OutOfMemoryReport(self.device, nbytes, nbytes))
         return self._kept.keep(self._system.make(nbytes), nbytes)
 

@@ -1,4 +1,4 @@
-"""The device ``"sim"``: offsets only, so any trace runs on any machine.
+"""A simulated device, ``"sim"``: offsets only, so any trace runs on any machine.
 
 Nothing is backed by memory and nothing has an address. It stands for a device with
 address space to reserve, or, without ``commits``, for one that hands out whole buffers.
@@ -44,7 +44,7 @@ class SimBackend:
         self._next_native = 0
 
     def reserve(self, nbytes: int) -> Reservation:
-        """Take offsets; without ``commits`` they are committed at once."""
+        """Take offsets; without ``commits`` they are committed as well."""
         commits = Capability.COMMIT in self.capabilities
         if nbytes <= 0 or nbytes % self.granularity:
             raise self._misuse("reserve", nbytes)

@@ -1,4 +1,4 @@
-"""Copies and fills of device memory: to and from the host, inside, between devices.
+"""Copies and fills of device memory: with the host, within and between devices.
 
 Work without a stream is queued in the stream that owns the memory, after all that is
 queued there already, and is done on return.

@@ -1,4 +1,4 @@
-"""The bytes of other libraries' arrays in host memory, without a copy.
+"""Import of other libraries' host arrays as bytes, without a copy.
 
 An array is recognised by what it offers, so that no library is imported for it: a
 buffer, NumPy's ``__array_interface__``, or DLPack.

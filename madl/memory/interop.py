@@ -78,7 +78,7 @@ def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
     exported = _exporter(memory)
     if stream != UNORDERED and memory.nbytes:
         _share(memory, stream)
-    # It would take any stream, and ignore it.
+    # The exporter would accept the stream and ignore it: the order is made here.
     return exported.__dlpack__(stream=UNORDERED, **options)
 
 

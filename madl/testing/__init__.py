@@ -1,4 +1,4 @@
-"""What proves a backend: the tests it has to pass, and a device that misbehaves.
+"""Test kit for authors of backends: a conformance suite, and a device with faults.
 
 >>> from madl.testing import FakeBackend
 >>> FakeBackend(fail_on_call=1).device

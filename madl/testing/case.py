@@ -1,4 +1,4 @@
-"""What every class of conformance tests builds on: a backend, or a reason to skip."""
+"""Base class of conformance tests: opens the backend under test, or skips."""
 
 import os
 from unittest import SkipTest
@@ -24,7 +24,7 @@ class BackendCase:
     """
 
     most_nbytes: int | None = None
-    """What tests take at once at most; ``None`` for half of what the device has left.
+    """The most that a test takes; ``None`` for half of what the device has left.
 
     Override it where memory is touched, and so slow, or needed by others.
     """

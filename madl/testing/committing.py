@@ -42,7 +42,7 @@ class CommitTests(BackendCase):
             for first, count in ((3, 1), (4, 2), (0, 3), (15, 1)):
                 bench.commit(reservation, first * granule, count * granule)
                 use(bench, reservation, first * granule, count * granule)
-            # Parts of what was committed at once, and several of these together.
+            # Parts of what one call has committed, and several of these together.
             for first, count in ((2, 3), (0, 1), (15, 1), (5, 1), (1, 1)):
                 bench.backend.decommit(reservation, first * granule, count * granule)
             bench.commit(reservation, 0, 16 * granule)

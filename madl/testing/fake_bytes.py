@@ -1,4 +1,4 @@
-"""The bytes of a fake device: copies, fills and streams, in this process's memory."""
+"""Content of a fake device: bytes, copies, and streams that run when waited for."""
 
 import ctypes
 import mmap
@@ -15,14 +15,14 @@ GARBAGE = 0xA5
 
 
 class MisuseError(AssertionError):
-    """The caller broke the protocol. No ``MadlError``: nobody may handle it."""
+    """The caller broke the protocol. No ``MadlError``, so that nothing handles it."""
 
 
 class FakeStream:
     """An ordered queue of work that does nothing by itself.
 
-    Whoever reads too early finds the old bytes; whoever gives memory back too early
-    gets an error when the work that uses it is done.
+    A read that does not wait finds the old bytes; when work runs whose memory was
+    released, it raises.
     """
 
     def __init__(self, owner: object) -> None:
@@ -75,7 +75,7 @@ class FakeBytes:
     capabilities: Capability
 
     def __init__(self) -> None:
-        # Its work is done at once, but for what it has to wait for.
+        # Its work runs when it is queued, after what it has to wait for.
         self.default_stream = FakeStream(self)
         self._streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
         self._addresses: dict[object, int] = {}
@@ -234,7 +234,7 @@ class FakeBytes:
         return FakeEvent(known, known.queued_count)
 
     def is_done(self, event: object) -> bool:
-        """Return whether somebody waited for it, or for later work."""
+        """Return whether it was waited for, or later work of its stream."""
         return _event(event).is_done()
 
     def wait(self, stream: object, event: object) -> None:

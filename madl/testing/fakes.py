@@ -1,4 +1,4 @@
-"""A backend that takes nothing on trust, and fails when it is told to."""
+"""A fake backend: it injects faults, and checks how its caller uses the protocol."""
 
 import contextlib
 import dataclasses
@@ -77,7 +77,7 @@ class FakeView(NamedTuple):
 class FakeBackend(FakeBytes):
     """A device in this process, of offsets only or with bytes.
 
-    It knows which granules are committed and raises ``MisuseError`` for whatever the
+    It knows which granules are committed and raises ``MisuseError`` for what the
     protocol rules out. Reservations start at odd multiples of its alignment: what is
     aligned further is so on purpose. What is committed anew holds garbage.
 

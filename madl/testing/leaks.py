@@ -1,4 +1,4 @@
-"""What a test left live, in every pool that it could use."""
+"""Leak detection for tests: blocks that were live before and after, by pool."""
 
 import os
 from collections import Counter

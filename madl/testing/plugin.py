@@ -1,4 +1,4 @@
-"""For pytest, which loads it by itself: the fixture ``madl_no_leaks``.
+"""pytest plugin, loaded by its entry point: the fixture ``madl_no_leaks``.
 
 It is imported before anything that is measured or rewritten, so it imports nothing of
 madl until the fixture is used.

@@ -1,4 +1,4 @@
-"""A pool over the backend: a seeded walk of which every byte is checked."""
+"""Conformance of a pool over the backend: a seeded random walk, every byte checked."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""One backend under test, what was taken from it, and its bytes."""
+"""Access to a backend under test: reserve, commit, read and write, released at exit."""
 
 import ctypes
 import random
@@ -13,7 +13,7 @@ USUAL_UNIT_NBYTES = 4096
 
 
 class Workbench:
-    """Takes from a backend, and gives back at the end whatever is left.
+    """Takes from a backend, and gives back what is left at the end.
 
     Args:
         backend: Under test. Optional methods are called as its capabilities promise.
@@ -83,7 +83,7 @@ class Workbench:
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back."""
         at = next(n for n, one in enumerate(self._taken) if one is reservation)
-        del self._taken[at]  # first: a release that fails is not tried again
+        del self._taken[at]  # before the call: a release that fails is not retried
         self.backend.release(reservation)
 
     def write(self, reservation: Reservation, offset: int, data: bytes) -> None:
@@ -107,7 +107,7 @@ class Workbench:
         return available
 
     def large_nbytes(self, most_nbytes: int | None = None) -> int:
-        """Return about half of what the device has left, if it grants that at once."""
+        """Return about half of what the device has left, or as much as it grants."""
         wanted = self.available_nbytes() // 2
         nbytes = self._whole(wanted if most_nbytes is None else most_nbytes)
         while nbytes > self.unit:

@@ -1,4 +1,4 @@
-"""NVIDIA devices: ``"cuda:0"``, and host memory made for them.
+"""CUDA memory: ``"cuda:0"`` of the device, pinned and managed memory of the host.
 
 ``"cuda:0"`` is memory of the device. ``"cuda_pinned:0"`` is host memory that the
 device copies from and to directly, and ``"cuda_managed:0"`` has one address for both:
@@ -120,7 +120,8 @@ class CudaBackend(CudaWork, CudaExchange):
             found |= Capability.PINNED | Capability.HOST_ACCESS
         if self.memory == "managed":
             found |= Capability.MANAGED
-            # Elsewhere the CPU must keep off while any kernel runs: nobody can know.
+            # Without it, a CPU access while any kernel runs is a fault, and madl does
+            # not know what runs.
             if self._device.attribute(CONCURRENT_MANAGED_ACCESS):
                 found |= Capability.HOST_ACCESS
         return found
@@ -165,16 +166,18 @@ class CudaBackend(CudaWork, CudaExchange):
         """Give a reservation back to the device, committed or not."""
         found = self._find(reservation)
         with self._device.calls.giving_back(), self._device.taking():
-            # First: another thread can be given the same address once it is free.
+            # Forgotten before it is released: another thread can be given the same
+            # address as soon as it is free, and its entry would be deleted.
             del self._reservations[found.address]
             found.is_going = False
             try:
                 with self._device.calls.giving_back():
-                    if self.memory in ("pages", "async"):  # others wait themselves
+                    if self.memory in ("pages", "async"):  # cuMemFree waits by itself
                         self._device.calls.call("release", "cuCtxSynchronize")
                     found.release()
             except BaseException as error:
-                # After a Ctrl-C it may be gone, and its address somebody else's.
+                # After a Ctrl-C in the driver call it may be free, and its address
+                # another reservation's: it is put back only if it is surely held.
                 if isinstance(error, MadlError) or not found.is_going:
                     self._reservations[found.address] = found
                 raise

@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver, through cuda-python; every status that fails is an error.
+"""CUDA driver calls, through cuda-python: each status that fails raises madl's error.
 
 ``cuda.bindings`` is imported when the first device is opened, not before.
 """
@@ -148,7 +148,7 @@ class CudaCalls:
 
     @contextlib.contextmanager
     def giving_back(self) -> Iterator[None]:
-        """Let it pass that the driver is gone: it took everything back itself."""
+        """Ignore that the driver has shut down: it has freed everything itself."""
         try:
             yield
         except BackendCallError as error:

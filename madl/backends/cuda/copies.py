@@ -1,4 +1,4 @@
-"""Copies, fills and streams of CUDA memory.
+"""CUDA copies and fills, queued in streams; peer copies and staged copies.
 
 Work without a stream is queued in the legacy default stream, as the CUDA runtime does
 it, and waited for: by themselves some of the driver's copies return early.
@@ -154,7 +154,7 @@ class CudaWork:
         )
 
     def _knows(self, address: int) -> bool:
-        """Return whether host memory was pinned, by whomever, or is managed."""
+        """Return whether the driver knows host memory: pinned, or managed."""
         calls = self._device.calls
         name = calls.driver.CUpointer_attribute(_MEMORY_TYPE)
         with self._device.current():

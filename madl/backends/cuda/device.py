@@ -1,4 +1,4 @@
-"""A CUDA device: its primary context, current in whichever thread works for madl."""
+"""A CUDA device: its primary context, made current for the length of a call."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 _contexts: dict[int, Any] = {}
 _streams: dict[int, Any] = {}
-_lock = threading.RLock()  # a signal handler may open a device too
+_lock = threading.RLock()  # re-entrant: a signal handler may open a device too
 
 
 class CudaDevice:
@@ -52,7 +52,8 @@ class CudaDevice:
         """The primary context."""
         found = _contexts.get(self.index)
         if found is None:
-            self.calls.check_process()  # first: a thread that is gone may have the lock
+            # Before the lock: in a forked child a thread of the parent may hold it.
+            self.calls.check_process()
             with _lock:
                 found = _contexts.get(self.index)
                 if found is None:
@@ -73,7 +74,7 @@ class CudaDevice:
         try:
             yield
         finally:
-            # What was done stands: a status here has nothing to say about it.
+            # Never raise: the work has been done, or its own error is in flight.
             calls.quietly("cuCtxPopCurrent")
 
     @contextlib.contextmanager

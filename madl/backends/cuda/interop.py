@@ -47,7 +47,7 @@ class CudaExchange:
 
 
 class CudaLent(CudaWork):
-    """Copies memory that another library owns, at whatever address it is given.
+    """Copies memory that another library owns, at any address.
 
     Args:
         index: The number of the device.

@@ -1,8 +1,7 @@
-"""CUDA's virtual memory: addresses first, and memory behind them page by page.
+"""CUDA virtual memory management: reserved addresses, and pages mapped on demand.
 
-Each page is a handle of the driver of its own, mapped at one place. To move it, it is
-mapped at the new place before it is unmapped at the old one, so that a call that fails
-in between has lost nothing.
+Each page is a handle of the driver, mapped at one address. A remap maps it at the new
+address before it unmaps the old one, so that a call that fails in between is undone.
 """
 
 import contextlib
@@ -69,7 +68,7 @@ class CudaPages:
         )
 
     def map(self, address: int, page: _Page, wanted_nbytes: int) -> None:
-        """Let a page appear at an address; nobody can use it there yet."""
+        """Map a page at an address, without access: ``allow`` comes next."""
         self.calls.take(
             "map a page",
             "cuMemMap",
@@ -110,8 +109,8 @@ class CudaPages:
     def free(self, page: _Page) -> None:
         """Give the memory of a page back; never raise.
 
-        By now it is mapped nowhere, so there is no way back. What the driver keeps
-        is counted, not asked for again: the handle may be somebody else's by then.
+        It is mapped nowhere any more, so this cannot be undone. A page that the driver
+        refuses is counted and not released again: the handle may be reused by then.
         """
         status = self.calls.quietly("cuMemRelease", page.handle)
         if status not in (SUCCESS, DEINITIALIZED):
@@ -179,7 +178,8 @@ class PagedReservation:
         self._let_go(dict(self._pages), and_addresses=True)
 
     def _let_go(self, pages: dict[int, _Page], *, and_addresses: bool = False) -> None:
-        # Handles last: until then all can be mapped again.
+        # Handles are freed after the last call that can fail: an unmap is undone by
+        # mapping the same handle again.
         self._unmap(pages)
         if and_addresses:
             self.is_going = True
@@ -187,7 +187,7 @@ class PagedReservation:
                 self._do.calls.call(
                     "release addresses", "cuMemAddressFree", self.address, self.nbytes
                 )
-            except MadlError:  # a Ctrl-C may come when they are somebody else's
+            except MadlError:  # not after a Ctrl-C: they may be reserved anew
                 for start, page in pages.items():
                     self._do.map_again(self.address + start, page)
                 raise

@@ -1,4 +1,4 @@
-"""CUDA memory in one piece: how each sort of it is taken and given back."""
+"""CUDA memory in one piece: cuMemAlloc, stream-ordered, pinned and managed."""
 
 from typing import Any, NamedTuple
 
@@ -48,7 +48,8 @@ class CudaSegments:
         )
         made = SegmentReservation(self, address, nbytes)
         if order:
-            # Else only this stream could use it: the rest has not seen it allocated.
+            # Else only this stream could use it: for others no event orders their work
+            # behind the allocation.
             try:
                 calls.call("reserve", "cuStreamSynchronize", *order)
             except BaseException:

@@ -1,4 +1,4 @@
-"""CUDA streams, whoever made them, and positions in them."""
+"""CUDA streams of any library, and events: record, query, wait, synchronize."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -63,8 +63,8 @@ class CudaEvent:
         self._spare = spare
 
     def __del__(self) -> None:
-        # Finalizers run anywhere, also in the middle of a driver call of this thread:
-        # this calls nobody. Whoever waits for the event has been told so already.
+        # A finalizer may run in the middle of a driver call of this thread, so it makes
+        # none. A wait for the event is the driver's by now, and needs no handle.
         self._spare.append(self.handle)
 
 
@@ -124,7 +124,9 @@ class CudaStreams:
 
     def is_done(self, event: object) -> bool:
         """Return whether an event has been reached."""
-        with self._device.taking():  # a question would break others' captures too
+        with (
+            self._device.taking()
+        ):  # a query would invalidate captures of other threads
             status, _ = self._calls.status("cuEventQuery", _of(event))
         if status in (SUCCESS, NOT_READY, CAPTURED):
             return status == SUCCESS

@@ -1,4 +1,4 @@
-"""Host memory of Android: Linux's, within what an app may call.
+"""Host memory of Android: that of Linux, within the system calls an app may make.
 
 An app that makes a system call outside its seccomp filter is ended by SIGSYS, so no
 probe may try one: mbind, get_mempolicy, pkey_alloc and shmget are among them. Nothing

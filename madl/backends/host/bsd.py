@@ -23,7 +23,7 @@ _FLAGS = {
     "netbsd": MapFlags(_ANONYMOUS, reserving=0x40),
     "openbsd": MapFlags(_ANONYMOUS, reserving=0),
 }
-# OS pages that are free, or that the system can have back at once.
+# OS pages that are free, or that the system can reclaim without writing them.
 _FREE_COUNTS = {
     "dragonfly": (b"vm.stats.vm.v_free_count", b"vm.stats.vm.v_inactive_count"),
     "freebsd": (b"vm.stats.vm.v_free_count", b"vm.stats.vm.v_inactive_count"),

@@ -67,7 +67,8 @@ class DarwinReservation(PosixReservation):
 
     def _announce(self, address: int, nbytes: int) -> None:
         if self._calls.madvise(address, nbytes, _FREE_REUSE) != 0:
-            # Unannounced, what is touched would be counted to nobody: start anew.
+            # Unannounced, what is touched would be missing in the process's footprint:
+            # map it anew.
             self._renew(address, nbytes, "commit", is_refusal=True)
 
     def _renew(
@@ -106,7 +107,7 @@ class DarwinMemory(PosixMemory):
         self._has_guard_pages = True
 
     def reserve(self, nbytes: int) -> PosixReservation:
-        """Take address space that can be used at once, or only once it is committed."""
+        """Take address space, accessible from the start, or once it is committed."""
         if self._has_guard_pages:
             return super().reserve(nbytes)
         return DarwinReservation(self, self._take(nbytes, READ_WRITE), nbytes)

@@ -86,7 +86,7 @@ def make_huge(address: int, nbytes: int) -> bool:
 
 
 def collapse(address: int, nbytes: int, *, huge_nbytes: int) -> bool:
-    """Fault a range in as huge pages, whatever the system's mode for them is.
+    """Fault a range in as huge pages, in any mode of the system for them.
 
     Where there is no huge page left, small ones will do.
     """

@@ -25,7 +25,7 @@ class Choices:
         self.has_names = False
         """Whether this kernel shows names of anonymous memory."""
         self.prefer_node: Callable[[int, int], bool] | None = None
-        """Asks for a range to be of a NUMA node; ``None`` for whatever is near."""
+        """Asks for a range to be of a NUMA node; ``None`` for the nearest."""
         self.fault_in: Callable[[int, int], bool] | None = None
         """Faults a range in when it is committed; ``None`` to wait for the touch."""
         self.moves_many = True
@@ -59,7 +59,7 @@ class _Reservation:
         self._fault_in = memory.fault_in
         try:
             self._dress(address, nbytes)
-        except BaseException:  # a Ctrl-C; nobody else knows the address
+        except BaseException:  # a Ctrl-C: the address has no owner yet
             calls.unmap(address, nbytes)
             raise
         # The kernel keeps lazy addresses as one VMA until memory is moved in them.
@@ -68,7 +68,7 @@ class _Reservation:
 
     def _dress(self, address: int, nbytes: int) -> None:
         """Give new VMAs the advice and the name of the others, or they never join."""
-        # A kernel without huge pages refuses the advice, and that is well.
+        # A kernel without huge pages refuses the advice, which may be ignored.
         calls.sys_madvise(address, nbytes, self._advice)
         if self._memory.has_names:
             calls.give_name(address, nbytes)
@@ -107,7 +107,8 @@ class _Reservation:
         # This advice changes nothing, and ENOMEM says that a part is unmapped.
         if calls.sys_madvise(address, nbytes, mmap.MADV_NORMAL) == 0:
             return
-        # Another thread may be there by now, and must not lose what it has.
+        # MAP_FIXED_NOREPLACE: another thread may have mapped something there by now,
+        # which MAP_FIXED would unmap under it.
         if (
             calls.sys_mmap(address, nbytes, self._access, calls.FILL_HOLE, -1, 0)
             != address
@@ -182,8 +183,8 @@ class LazyReservation(_Reservation):
         target = self.address + destination
         if calls.sys_mremap(source, nbytes, nbytes, calls.MOVE, target) != target:
             return False
-        # What was moved keeps its old offset inside the kernel, so it joins no
-        # neighbour: its VMAs stay apart, with a border at each end.
+        # What was moved keeps its page offset in the kernel, so it merges with no
+        # neighbour: there is a border of VMAs at each of its ends.
         first = bisect_left(self._cuts, destination)
         last = bisect_right(self._cuts, destination + nbytes)
         cuts = [destination + border for border in (0, *borders, nbytes)]
@@ -233,7 +234,7 @@ class ExplicitReservation(_Reservation):
     """Address space in which huge pages that were set aside are mapped.
 
     The kernel takes them from its own stock when they are mapped, or refuses: a touch
-    never fails. They are never swapped, and whoever forks has to have some to spare.
+    never fails. They are never swapped, and a fork needs as many to spare.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Host memory of any other system, through Python's own ``mmap`` module.
+"""Host memory without system calls of its own: whole mappings by Python's ``mmap``.
 
 It serves WebAssembly, illumos, Haiku and what comes: private anonymous memory, whole
 pieces only. Without a call to commit a part, a reservation is memory from the start.

@@ -1,6 +1,6 @@
-"""Host memory by what POSIX systems share: reserve without access, then allow it.
+"""Host memory of POSIX systems: reserve with PROT_NONE, commit with mprotect.
 
-Each system's own module adds its numbers, and whatever it does better.
+Each system's own module adds its numbers, and what it does better.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ class PosixReservation:
     def decommit(self, offset: int, nbytes: int) -> None:
         """Replace the memory by addresses that nothing is behind."""
         address = self._place(offset, nbytes)
-        # No advice does that everywhere: some keep the memory until it is needed.
+        # A new mapping: madvise is lazy on some systems, and keeps the memory resident.
         try:
             is_replaced = self._replace(address, nbytes, PROT_NONE)
         except BaseException:  # a Ctrl-C: it counts as committed still

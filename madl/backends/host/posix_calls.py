@@ -87,7 +87,7 @@ def reserve_aligned(
     except BackendCallError:
         munmap(mapped, end - mapped)
         raise
-    except BaseException:  # a Ctrl-C, when the rest may be somebody else's already
+    except BaseException:  # a Ctrl-C: the ends may be mapped anew by now
         munmap(address, nbytes)
         raise
     return address

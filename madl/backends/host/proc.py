@@ -1,4 +1,4 @@
-"""What Linux and Android say about themselves, in ``/proc`` and ``/sys``.
+"""Memory, cgroup limits, huge pages and NUMA of Linux, from ``/proc`` and ``/sys``.
 
 Every file is read when it is asked for: what it says can change at any time, and some
 are missing in containers, on old kernels and on Android.

@@ -1,6 +1,6 @@
-"""Memory that processes share, on POSIX systems: a file without a name, mapped.
+"""Shared memory of POSIX systems: a mapped file without a name.
 
-What other processes get is a descriptor, so nobody can attach what he was not sent,
+What other processes get is a descriptor, so none can attach what it was not sent,
 and the kernel takes the memory back with the last mapping and the last descriptor,
 however their processes end.
 """
@@ -55,8 +55,8 @@ class Lost:
 def receive(sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
     """Take a descriptor out of what was sent, when that is unpickled.
 
-    At once, so that the sender keeps it no longer. Whoever attaches it hears of a
-    failure: raised here, it would end a worker before that has begun.
+    The sender need not keep it then. A failure is raised by the attach: raised here, it
+    would end a worker before that has begun.
     """
     from multiprocessing import AuthenticationError
 
@@ -86,7 +86,7 @@ class Segment:
             raise _error("mmap", nbytes)
 
     def release(self) -> None:
-        """Unmap the range; the memory stays while anybody else has it."""
+        """Unmap the range; the memory stays while another process has it."""
         if _calls.munmap(self.address, self.nbytes) != 0:
             raise posix.error_of("munmap", "release", self.nbytes, device=DEVICE)
 
@@ -98,11 +98,11 @@ def make(nbytes: int) -> Segment:
         raise _error("mmap", nbytes)
     descriptor = Descriptor(_open_file(nbytes))
     if _create is not None:
-        # Not 0o777, as a memfd has: whoever comes by another's /proc stays outside.
+        # Not 0o777, as a memfd has: other users could open it through /proc.
         _call("fchmod", nbytes, os.fchmod, descriptor.file, 0o600)
     _call("ftruncate", nbytes, os.ftruncate, descriptor.file, nbytes)
     if _has_seals():
-        # Nobody changes the size, now or later: mapped memory would be gone.
+        # Sealed against a change of size: a truncated mapping is a SIGBUS.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         _call("fcntl", nbytes, fcntl.fcntl, descriptor.file, fcntl.F_ADD_SEALS, seals)
     return Segment(descriptor, 0, nbytes)
@@ -160,7 +160,7 @@ def _open_file(nbytes: int) -> int:
 
 
 def _open_unlinked(nbytes: int) -> int:
-    """Return a file that had a name for a moment, which nobody can guess."""
+    """Return a file that had a random name until it was opened and unlinked."""
     # What multiprocessing calls itself; it has no types.
     from _posixshmem import shm_open, shm_unlink  # type: ignore[import-not-found]
 

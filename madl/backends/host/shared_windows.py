@@ -1,4 +1,4 @@
-"""Memory that processes share, on Windows: a mapping with a name nobody can guess.
+"""Shared memory of Windows: a file mapping with a random, unguessable name.
 
 The mapping is there while any process has it open, and goes with the last of them.
 """
@@ -41,8 +41,8 @@ class Descriptor:
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing import reduction
 
-        # A second handle of this process, which the receiver takes over: whatever is
-        # dropped here meanwhile, the memory stays.
+        # A second handle, which the receiver takes over: it keeps the memory while the
+        # message is in flight, also when this process drops its own.
         dup_handle: Any = getattr(reduction, "DupHandle")  # noqa: B009  # of Windows
         return receive, (self.name, dup_handle(self._handle, _READ_WRITE), os.getpid())
 
@@ -75,7 +75,7 @@ class Segment:
         self.start = start
 
     def release(self) -> None:
-        """Unmap the range; the memory stays while anybody else has it."""
+        """Unmap the range; the memory stays while another process has it."""
         del self._start  # what is exported cannot be closed
         self._mapping.close()
 

@@ -1,7 +1,7 @@
 """Host memory of Windows: ``VirtualAlloc`` and its relatives, through ctypes.
 
 The system has two steps, as madl has: reserving takes addresses only, and a commit is
-promised in full or refused at once, so there is nothing to choose but large pages.
+promised in full or refused, so there is nothing to choose but large pages.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ class WindowsMemory:
     def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Take large pages when they are asked for, and never on its own accord.
 
-        They stay in memory, whatever else needs it, and only a user whom the
+        They are never paged out, and only a user whom the
         administrator trusts may have them.
         """
         if not huge:

@@ -89,7 +89,7 @@ class SmallReservation(_Reservation):
         )
 
     def release(self) -> None:
-        """Give the address space back, with whatever is committed in it."""
+        """Give the address space back, with what is committed in it."""
         self._free(0, 0, windows.MEM_RELEASE, "release")
 
 

@@ -7,7 +7,12 @@ second has one address for host and device, where a device offers that.
 from typing import TYPE_CHECKING, Any
 
 from madl.backends.opencl.buffers import Buffers
-from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.opencl.calls import (
+    OpenclCalls,
+    check_process,
+    is_child,
+    leave_to_parent,
+)
 from madl.backends.opencl.devices import (
     KIND,
     MANAGED_KIND,
@@ -17,7 +22,6 @@ from madl.backends.opencl.devices import (
     resolve,
 )
 from madl.backends.opencl.errors import too_large, translated, translation
-from madl.backends.opencl.fork import check_process, is_child, leave_to_parent
 from madl.backends.opencl.queues import Queues
 from madl.backends.opencl.svm import ManagedMemory
 from madl.backends.protocol import (
@@ -125,9 +129,11 @@ class OpenclBackend:
                 f"not released yet, got {reservation!r}"
             )
         is_parents = is_child()
-        if self.is_managed and not is_parents:  # it goes at once, whatever is queued
+        if self.is_managed and not is_parents:
+            # clSVMFree does not wait for queued work that uses the memory.
             self._queues.finish()
-        # First: after a Ctrl-C, nobody knows whether it is gone.
+        # Forgotten before it is released: after a Ctrl-C in the call it may be gone,
+        # and a second release could free what has its handle by then.
         del self.held[key]
         if is_parents:
             return

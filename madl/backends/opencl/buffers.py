@@ -22,7 +22,7 @@ class Buffers:
     """Buffers of one context, allocated on one device when they are made.
 
     Drivers may leave that to the first use, where running out of memory fails some
-    kernel, or ends the process. So memory of a CPU is asked for at once, by a flag,
+    kernel, or ends the process. So memory of a CPU is taken when it is made, by a flag,
     and on other devices the first bytes of a new buffer are written.
 
     Args:
@@ -48,8 +48,8 @@ class Buffers:
         self._queue = queue
         self._on_host = bool(device.type & cl.device_type.CPU)
         self.alignment: int = max(device.mem_base_addr_align // 8, 1)
-        # By the id of a buffer, then by offset and bytes. A part says nothing of what
-        # lies there: it is the same whichever block begins at its offset.
+        # By the id of a buffer, then by offset and bytes: a part depends on nothing
+        # else, so any block at the same place can use it.
         self._parts: dict[int, dict[tuple[int, int], cl.Buffer]] = {}
 
     def reserve(self, nbytes: int) -> Reservation:

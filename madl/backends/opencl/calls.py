@@ -1,13 +1,25 @@
-"""Each call to pyopencl that moves or takes memory, by one name.
+"""pyopencl's calls that take or move memory, and the processes that may make them.
 
-They raise pyopencl's own errors. A test puts an object of its own in their place and
-lets any of them fail.
+They raise pyopencl's own errors; in a test, any of them can be made to fail.
+
+A forked child makes none in the driver that its parent has opened: the threads in which
+the driver runs its work are not in the child, so a call could deadlock, and a release
+could free what the parent uses.
 """
 
+import ctypes
+import os
+import weakref
 from typing import TYPE_CHECKING, Any
+
+from madl.errors import ForkError
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
+_opened: list[int] = []  # the process that opened a device first
+_forked: list[int] = []  # the same, in its children
+_backends: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
 
 class OpenclCalls:
@@ -92,7 +104,7 @@ class OpenclCalls:
         return self._cl.enqueue_marker(queue)
 
     def flush(self, queue: "cl.CommandQueue") -> None:
-        """Hand what is queued to the device: else nobody need ever begin it."""
+        """Submit what is queued to the device: without a flush it need never start."""
         queue.flush()
 
     def hold_back(self, queue: "cl.CommandQueue", event: "cl.Event") -> None:
@@ -106,3 +118,46 @@ class OpenclCalls:
     def wait(self, event: "cl.Event") -> None:
         """Return when an event is reached."""
         event.wait()
+
+
+def note_opening(device: str) -> None:
+    """Take note that this process opens a device.
+
+    Raises:
+        ForkError: Its parent has opened one.
+    """
+    check_process(device)
+    if not _opened:
+        _opened.append(os.getpid())
+
+
+def is_child() -> bool:
+    """Return whether a parent of this process has opened a device."""
+    return bool(_forked)
+
+
+def check_process(device: str) -> None:
+    """Raise in a forked child.
+
+    Raises:
+        ForkError: The parent has opened a device.
+    """
+    if _forked:
+        raise ForkError(device, _forked[0])
+
+
+def leave_to_parent(backend: Any) -> None:  # noqa: ANN401  # OpenclBackend, which is not known here
+    """Let a child never finalize a backend, nor what it holds at the fork."""
+    _backends[id(backend)] = backend  # by id, as two backends may be equal
+
+
+def _after_fork_in_child() -> None:
+    if not _forked:
+        _forked.extend(_opened)
+    for backend in list(_backends.values()):
+        for kept in (backend, *backend.held.values()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""Which OpenCL devices there are, and what each is called.
+"""Enumeration of OpenCL devices, and their names and contexts.
 
 ``opencl:N`` counts over all devices of all platforms: first those that are no CPU,
 then by the platform's name and version, then as the platform has them.
@@ -6,7 +6,7 @@ then by the platform's name and version, then as the platform has them.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from madl.backends.opencl.fork import note_opening
+from madl.backends.opencl.calls import note_opening
 from madl.backends.registry import how_many
 from madl.errors import BackendNotFoundError
 
@@ -174,6 +174,6 @@ def _context_of(device: "cl.Device") -> "cl.Context":
     import pyopencl as cl
 
     context = _contexts.get(device)
-    if context is None:  # of two threads that come here, one makes its own in vain
+    if context is None:  # two threads may race: one context is dropped
         context = _contexts.setdefault(device, cl.Context([device]))
     return context

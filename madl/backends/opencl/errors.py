@@ -1,4 +1,4 @@
-"""pyopencl's errors as those of madl, with OpenCL's own name for the code."""
+"""Translation of pyopencl's errors to those of madl, with OpenCL's error names."""
 
 import contextlib
 from collections.abc import Iterator

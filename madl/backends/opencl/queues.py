@@ -1,17 +1,16 @@
-"""Command queues as streams, markers as events, and copies that are on their way."""
+"""OpenCL command queues as streams, markers as events, and copies in flight."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from madl.backends.opencl.calls import OpenclCalls
+from madl.backends.opencl.calls import OpenclCalls, check_process
 from madl.backends.opencl.devices import Target, check_order
 from madl.backends.opencl.errors import translated
-from madl.backends.opencl.fork import check_process
 
 if TYPE_CHECKING:
     import pyopencl as cl
 
-_LOOKED_AT = 2  # copies on their way that each new one looks at, so that they end
+_LOOKED_AT = 2  # copies in flight that each new one polls, so that they are dropped
 
 
 class Queues:
@@ -27,12 +26,12 @@ class Queues:
         self._calls = calls
         self._name = name
         self._target = target
-        # Nothing in it waits for the user's work, so a pool may wait for it.
+        # Never behind the user's work, so that waiting for it cannot deadlock.
         with translated(name, "make a command queue"):
             self.private = calls.create_queue(target.context, target.device)
         self.default: cl.CommandQueue = target.queue or self.private
         self._used: dict[int, cl.CommandQueue] = {}
-        # pyopencl's event of a copy waits in its destructor, as it keeps host memory.
+        # pyopencl's event waits for its copy when it is dropped: it keeps host memory.
         self._on_their_way: deque[tuple[cl.Event, memoryview]] = deque()
 
     def of(self, stream: object) -> "cl.CommandQueue":
@@ -83,7 +82,7 @@ class Queues:
         queue = self.of(stream)
         with translated(self._name, "record an event"):
             event = self._calls.mark(queue)
-            # Else it might never begin, and a queue that waits for it never end.
+            # Unflushed it might never start, and a queue that waits for it deadlock.
             self._calls.flush(queue)
         return event
 

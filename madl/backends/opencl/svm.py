@@ -1,4 +1,4 @@
-"""Memory at one address for host and device: OpenCL's shared virtual memory.
+"""OpenCL shared virtual memory (SVM): one address for host and device.
 
 *Fine-grained* memory the CPU reads and writes at any time that no kernel does.
 *Coarse-grained* memory it may touch only between a map and an unmap, which are work in
@@ -55,7 +55,7 @@ class ManagedMemory:
         return Reservation(taken, nbytes, address)
 
     def release(self, native: "cl.SVMAllocation") -> None:
-        """Give memory back at once, whatever is queued."""
+        """Give memory back; the driver does not wait for queued work."""
         self._calls.release(native)
 
     def copy_from_host(

@@ -3,12 +3,14 @@
 import inspect
 import sys
 from importlib import import_module
+from typing import ClassVar
 
 import pytest
 
 import madl
-from madl import BackendCallError, BackendNotFoundError
+from madl import BackendCallError, BackendNotFoundError, NotContiguousError
 from madl.backends import hookspecs, registry
+from madl.testing import FakeBackend
 from tests.programs import output_of
 from tests.unit.plugin_folder import WORKING, PluginFolder
 
@@ -260,3 +262,44 @@ def test_plugins_are_looked_for_once(plugins: PluginFolder) -> None:
     assert "nvme" not in madl.backends()
     registry.forget_plugins()
     assert "nvme" in madl.backends()
+
+
+@pytest.mark.parametrize("backend", [object(), FakeBackend, 7])
+def test_what_lacks_a_mandatory_name_is_no_backend(backend: object) -> None:
+    with pytest.raises(TypeError, match="must be a name such as 'cpu' or a backend"):
+        registry.check_backend(backend)
+
+
+def test_an_array_in_host_memory_lies_on_no_device() -> None:
+    assert not registry.is_on_device(bytearray(8))
+    assert registry.wrap_array(bytearray(8)) is None
+
+
+class CudaArray:
+    """Offers CUDA's array interface, and has gaps."""
+
+    __cuda_array_interface__: ClassVar[dict[str, object]] = {
+        "shape": (2, 2),
+        "typestr": "|u1",
+        "strides": (4, 1),
+        "data": (4096, False),
+    }
+
+
+def test_an_array_is_wrapped_by_the_backend_that_it_belongs_to() -> None:
+    array = CudaArray()
+
+    assert registry.is_on_device(array)
+    with pytest.raises(NotContiguousError):
+        registry.wrap_array(array)
+
+
+def test_nothing_is_imported_to_recognise_an_array() -> None:
+    code = (
+        "import sys; from madl.backends import registry; "
+        "registry.wrap_array(b''); print(*sys.modules)"
+    )
+
+    loaded = set(output_of("-c", code).split())
+
+    assert {"madl.backends.cuda", "madl.backends.opencl", "pyopencl"} & loaded == set()
