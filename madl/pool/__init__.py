@@ -19,9 +19,9 @@ from madl.memory.methods import copy as copy  # what stands behind Memory's, and
 from madl.pool import accounting, lifecycle
 from madl.pool.allocate import Lane, parts_of
 from madl.pool.debug.options import Debug
-from madl.pool.growth import Bands
 from madl.pool.lifecycle import is_ending
 from madl.pool.options import Fit, PoolOptions, Zero
+from madl.pool.paging import Bands
 from madl.pool.parts import Parts, register
 from madl.pool.recovery import recover
 from madl.pool.stats import PoolSnapshot, PoolStats

@@ -18,10 +18,8 @@ def collect_stats(parts: Parts) -> PoolStats:
     growth, shared = parts.growth, parts.shared
     states = parts.streams.states()
     live = [state for state in states if state.is_live]
-    largest = max(
-        (largest_free_nbytes(snapshot_of(arena, states)) for arena in growth.arenas),
-        default=0,
-    )
+    pieces = [piece for arena in growth.arenas for piece in free_pieces(arena, live)]
+    largest = max((nbytes for _, nbytes in pieces), default=0)
     committed = growth.budget.committed_nbytes
     free = committed - sum(state.capacity for state in live)
     return PoolStats(
@@ -184,18 +182,15 @@ def _committed_runs(arena: Arena) -> Iterator[tuple[int, int]]:
         position = stop * arena.page_nbytes
 
 
-def largest_free_nbytes(snapshot: ArenaSnapshot) -> int:
-    """Return the largest committed piece without a live block, bins included."""
-    return max((nbytes for _, nbytes in free_pieces(snapshot)), default=0)
-
-
-def free_pieces(snapshot: ArenaSnapshot) -> Iterator[tuple[int, int]]:
+def free_pieces(arena: Arena, live: list[BlockState]) -> Iterator[tuple[int, int]]:
     """Yield offset and bytes of each committed piece without a live block."""
-    live = [block for block in snapshot.blocks if block.state == "live"]
-    starts = [0, *(block.offset + block.capacity_nbytes for block in live)]
-    stops = [*(block.offset for block in live), snapshot.nbytes]
+    blocks = sorted(
+        [(one.offset, one.offset + one.capacity) for one in live if one.arena is arena]
+    )
+    starts = [0, *[stop for _, stop in blocks]]
+    stops = [*[start for start, _ in blocks], arena.blocks.nbytes]
     gaps = list(zip(starts, stops, strict=True))
-    runs = [(offset, offset + nbytes) for offset, nbytes in snapshot.committed_runs]
+    runs = [(offset, offset + nbytes) for offset, nbytes in _committed_runs(arena)]
     while gaps and runs:
         start, stop = gaps[-1]
         run_start, run_stop = runs[-1]

@@ -27,12 +27,13 @@ from madl.hotpath import (
     pool_of,
     unbin,
 )
-from madl.hotpath.reentrancy import is_inside, locks_held
+from madl.hotpath.reentrancy import locks_held
 from madl.pool import tracking
 from madl.pool.arena import Arena
 from madl.pool.explain import explain, look_inside
-from madl.pool.growth import Bands, Growth
+from madl.pool.growth import Growth
 from madl.pool.options import LARGEST_CAPACITY_NBYTES, LEASH_DIVISOR, SMALL_NBYTES
+from madl.pool.paging import Bands
 from madl.pool.parts import Parts
 from madl.pool.reclaim import Step, reclaim
 from madl.pool.tracking import BlockWatch, TagScope, TagUsage, effective_tag
@@ -227,7 +228,7 @@ class Lane:
         if locks_held.get(threading.get_ident()):  # re-entrant: waiting may be deadlock
             return self.place_dedicated(capacity, alignment)
         request = Request(nbytes, capacity)
-        if self.parts.budget.is_below(capacity):
+        if self._is_above_limits(capacity):
             raise self.out_of_memory(request)
         shared = self.parts.shared
         binned = shared.binned_nbytes
@@ -239,6 +240,12 @@ class Lane:
         flushed = max(binned - shared.binned_nbytes, 0)
         request = request._replace(native=native, tried=(("flush", flushed),))
         return reclaim(self, request, self._steps(capacity), attempt)
+
+    def _is_above_limits(self, capacity: int) -> bool:
+        """Return whether a limit is too low for so much, whatever is given back."""
+        budget = self.parts.budget
+        limits = budget.limit_nbytes, budget.device.limit_nbytes
+        return any(limit is not None and capacity > limit for limit in limits)
 
     def held(self) -> tuple[int, ...]:
         """Return the bytes that a step may lower: live, in bins, committed."""
@@ -264,28 +271,24 @@ class Lane:
         if self.is_forgotten:
             parts.streams.keep(self)
         block = parts.lock.hold(functools.partial(self._place_now, capacity, alignment))
-        if parts.budget.has_news:
+        budget = parts.budget
+        if budget.soft.is_news or budget.device.soft.is_news:
             self._tell_news(block)
         return block
 
     def _place_now(self, capacity: int, alignment: int) -> Block:
+        parts, bins, growth = self.parts, self.bins, self.growth
         self._refuse_if_closed()  # again: a reclaimer may have closed it
         self.take_back_all()
-        if self.parts.options.pooling:
-            block = self._place_among_others(capacity, alignment)
-        else:
-            block = self._place_alone(capacity, alignment)
-        self.parts.budget.sample(self.parts.shared.allocation_count)
-        return block
-
-    def _place_among_others(self, capacity: int, alignment: int) -> Block:
-        bins, growth, debug = self.bins, self.growth, self.parts.debug
-        if debug is not None and debug.is_between_pages(capacity):
+        if not parts.options.pooling:
+            return self._place_alone(capacity, alignment)
+        if parts.debug is not None and parts.debug.is_between_pages(capacity):
             aligned = max(alignment, BLOCK_GRANULARITY)
-            placed = self.parts.dedicated.place_at_end(capacity, aligned)
+            placed = parts.dedicated.place_at_end(capacity, aligned)
             return bins.block_at(*placed, is_binned=False)
         arena, offset = growth.place(capacity, alignment)
-        bins.leash_nbytes = growth.budget.committed_nbytes // LEASH_DIVISOR
+        parts.budget.sample(parts.shared.allocation_count)
+        bins.leash_nbytes = parts.budget.committed_nbytes // LEASH_DIVISOR
         is_own = arena in bins.bands[0] or arena in bins.bands[1]
         if not is_own:
             bins.users[arena, offset] = [growth.order]
@@ -310,7 +313,8 @@ class Lane:
         for lane in streams.lanes:
             lane.take_back_returned()
             lane.bins.flush()
-        self.take_back_pending()
+        if streams.pending or self.parts.debug is not None:
+            self.take_back_pending()
 
     def take_back_pending(self, *, is_lost: bool = False) -> None:
         """Give back what waited and need not any more; all of it of a lost device."""
@@ -379,7 +383,7 @@ class Lane:
         if parts.lock.is_mine:
             # A handler that lets this error pass cuts off the call that it is in.
             parts.shared.was_interrupted = True
-        elif not is_inside():
+        elif not locks_held.get(threading.get_ident()):
             inside = parts.lock.hold(lambda: look_inside(parts, request.capacity))
         return explain(request, parts, inside)
 

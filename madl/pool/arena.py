@@ -104,9 +104,9 @@ class Arena(HotArena):
         Of a free block some pages may be committed, and others not.
         """
         pages = self.blocks.pages
-        for start, free_nbytes in self.blocks.free_blocks():
+        for start, free_nbytes in self.blocks.index.blocks():
             stop = min(start + free_nbytes, pages.top * self.page_nbytes)
-            offset = self.align(start, alignment)
+            offset = self.align(start, alignment) if alignment else start
             if offset + nbytes > stop:
                 continue
             for first, after in pages.missing_runs(offset, stop - offset):

@@ -4,10 +4,7 @@ For re-entrant calls, which find the pool's structures in the middle of a change
 pools that do not pool, and for blocks that end at a guard page.
 """
 
-from collections.abc import Callable
-
 from madl.backends.counted import CountedBackend
-from madl.errors import OutOfMemoryError
 from madl.pool.arena import Arena
 from madl.pool.limits import Budget
 from madl.sizes import align_up
@@ -20,13 +17,11 @@ class Dedicated:
         self,
         backend: CountedBackend,
         budget: Budget,
-        over_the_limit: Callable[[int], OutOfMemoryError],
         front_nbytes: int = 0,
     ) -> None:
         self.arenas: list[Arena] = []
         self._backend = backend
         self._budget = budget
-        self._over_the_limit = over_the_limit
         self._front_nbytes = front_nbytes
 
     def place(self, nbytes: int, alignment: int) -> tuple[Arena, int]:
@@ -44,7 +39,7 @@ class Dedicated:
         spare = align_up(max(alignment - promised, 0), backend.granularity)
         room = self._budget.room_nbytes
         if room is not None and nbytes > room:
-            raise self._over_the_limit(nbytes)
+            raise self._budget.refusal(backend.device, nbytes)
         arena = self._open(nbytes + spare)
         offset = arena.align(0, alignment)
         self._take(arena, offset, nbytes)
@@ -63,11 +58,12 @@ class Dedicated:
         Raises:
             OutOfMemoryError: As for ``place``.
         """
-        granularity = self._backend.granularity
+        backend = self._backend
+        granularity = backend.granularity
         committed_nbytes = align_up(nbytes + alignment, granularity)
         room = self._budget.room_nbytes
         if room is not None and committed_nbytes > room:
-            raise self._over_the_limit(nbytes)
+            raise self._budget.refusal(backend.device, nbytes)
         arena = self._open(committed_nbytes + 2 * granularity)
         end = granularity + committed_nbytes
         # Down to a multiple: what is left behind the block is less than one.

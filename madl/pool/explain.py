@@ -19,7 +19,6 @@ from madl.pool import accounting
 from madl.pool.growth import Growth
 from madl.pool.options import least_limit_nbytes
 from madl.pool.parts import Parts, all_pools
-from madl.sizes import align_up
 
 MOST_HOLDERS = 20
 """Tags, and lines, that a report lists; what the rest holds is one more entry."""
@@ -74,9 +73,7 @@ def look_inside(parts: Parts, capacity: int) -> OutOfMemoryReport:
     padding = sum(state.capacity - state.nbytes for state in live)
     committed = growth.budget.committed_nbytes
     pieces = [
-        piece
-        for arena in arenas
-        for piece in accounting.free_pieces(accounting.snapshot_of(arena, states))
+        piece for arena in arenas for piece in accounting.free_pieces(arena, live)
     ]
     has_lines = any(state.stack for state in live)
     return OutOfMemoryReport(
@@ -171,7 +168,7 @@ def _enough_page_nbytes(
             max((start + nbytes) // page_nbytes - -(-start // page_nbytes), 0)
             for start, nbytes in pieces
         )
-        if whole * page_nbytes >= align_up(capacity, page_nbytes):
+        if whole >= -(-capacity // page_nbytes):
             return page_nbytes
         page_nbytes //= 2
     return None

@@ -12,18 +12,16 @@ from itertools import chain
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
-from madl.errors import OutOfMemoryError, OutOfMemoryReport
+from madl.errors import OutOfMemoryError
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.pool import paging
 from madl.pool.arena import Arena, reserve_most
 from madl.pool.dedicated import Dedicated
 from madl.pool.limits import Budget, device_budget
 from madl.pool.options import SMALL_NBYTES, PoolOptions
+from madl.pool.paging import Bands
 from madl.pool.stream_order import StreamOrder
 from madl.sizes import align_up
-
-Bands = tuple[list[Arena], list[Arena]]
-"""Arenas of small blocks, and of large ones."""
 
 RESERVED_PER_MEMORY = 4
 """How much address space is reserved, as a multiple of the device's memory."""
@@ -49,9 +47,7 @@ class Growth:
         self.options = options
         self.budget = Budget(*options.limits_nbytes, device_budget(backend))
         front_nbytes = options.debug.front_nbytes
-        self.dedicated = Dedicated(
-            backend, self.budget, self._over_the_limit, front_nbytes
-        )
+        self.dedicated = Dedicated(backend, self.budget, front_nbytes)
         self.recycled_pages = 0
         self.small_nbytes = SMALL_NBYTES if options.has_bands else sys.maxsize
         # One for each stream, this one included; they share budget and dedicated ones.
@@ -124,18 +120,17 @@ class Growth:
 
     def _place_first(self, band: int, nbytes: int, alignment: int) -> tuple[Arena, int]:
         """Return the first place in a band, with its pages committed."""
+        family = self.family if self.options.recycle else ()
         for arena in self.bands[band]:
             offset = arena.find(nbytes, alignment)
             if offset >= 0:
-                if self._back(arena, offset, nbytes):
-                    return arena, offset
-                raise self._over_the_limit(nbytes)
+                self.recycled_pages += paging.back(arena, offset, nbytes, family)
+                return arena, offset
         promised = min(self.backend.alignment, BLOCK_GRANULARITY)
         arena = self._reserve(band, nbytes + max(alignment - promised, 0))
         try:
             offset = arena.find(nbytes, alignment)
-            if not self._back(arena, offset, nbytes):
-                raise self._over_the_limit(nbytes)
+            self.recycled_pages += paging.back(arena, offset, nbytes, family)
         except BaseException:
             self._close(arena)
             raise
@@ -151,31 +146,11 @@ class Growth:
         """
         others = [growth.own_arenas for growth in self.family if growth is not self]
         for arena in chain(self.bands[band], self.bands[1 - band], *others):
-            offset = arena.find_committed(nbytes, alignment)
-            if offset >= 0:
-                return arena, offset
+            if arena.blocks.pages.committed * arena.page_nbytes >= nbytes:
+                offset = arena.find_committed(nbytes, alignment)
+                if offset >= 0:
+                    return arena, offset
         return None
-
-    def _back(self, arena: Arena, offset: int, nbytes: int) -> bool:
-        """Commit the pages under a range; return False when over the limit."""
-        room = self.budget.room_nbytes
-        recycled = paging.back(arena, offset, nbytes, self._donors, room)
-        self.recycled_pages += max(recycled, 0)
-        return recycled >= 0
-
-    def _donors(self) -> list[Arena]:
-        """Return the arenas whose idle pages may be taken now, without waiting."""
-        if not self.options.recycle:
-            return []
-        if not self.order.is_ordered:
-            return self.arenas
-        return [
-            arena
-            for growth in self.family
-            if any(arena.blocks.pages.idle for arena in growth.own_arenas)
-            and growth.order.is_done()
-            for arena in growth.own_arenas
-        ]
 
     def settle(self) -> None:
         """Wait until the device has done all work that is queued in any stream."""
@@ -197,11 +172,6 @@ class Growth:
             if growth.is_own(arena):
                 return growth.order
         return self.order
-
-    def _over_the_limit(self, nbytes: int) -> OutOfMemoryError:
-        limit = self.options.limit_nbytes
-        report = OutOfMemoryReport(self.backend.device, nbytes, limit_nbytes=limit)
-        return OutOfMemoryError(report)
 
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
@@ -225,7 +195,7 @@ class Growth:
         released = self._release_empty_segments()
         room = self.budget.room_nbytes
         if room is not None and smallest > room:
-            raise self._over_the_limit(at_least)
+            raise self.budget.refusal(self.backend.device, at_least)
         wanted = max(smallest, released)
         if room is not None:
             wanted = min(wanted, max(smallest, room // unit * unit))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from madl import stacks
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability
+from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.hotpath.reentrancy import counting, living, while_counting
 from madl.sizes import format_nbytes
 
@@ -206,17 +207,10 @@ class Budget:
         own = self.limit_nbytes - self.committed_nbytes - self._claimed_nbytes
         return own if shared is None else min(own, shared)
 
-    @property
-    def has_news(self) -> bool:
-        """Whether a soft limit has been passed, and no warning was given yet."""
-        return self.soft.is_news or self.device.soft.is_news
-
-    def is_below(self, nbytes: int) -> bool:
-        """Return whether a limit is too low for so much, whatever is given back."""
-        return any(
-            limit is not None and nbytes > limit
-            for limit in (self.limit_nbytes, self.device.limit_nbytes)
-        )
+    def refusal(self, device: str, nbytes: int) -> OutOfMemoryError:
+        """Return the error for a request that is over the limit."""
+        report = OutOfMemoryReport(device, nbytes, limit_nbytes=self.limit_nbytes)
+        return OutOfMemoryError(report)
 
     @while_counting
     def claim(self, nbytes: int) -> bool:

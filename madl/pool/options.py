@@ -19,7 +19,7 @@ from madl.hotpath import LARGEST_REQUEST_NBYTES
 from madl.pool.debug.options import Debug, DebugOptions
 from madl.settings.kinds import FITS as FITS
 from madl.settings.kinds import Fit as Fit
-from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, parse_nbytes
+from madl.sizes import ADDRESS_SPACE_NBYTES, parse_nbytes
 
 Zero = bool | Literal["free"]
 """Whether memory is zeroed: never, before it is handed out, or when it is freed."""
@@ -77,11 +77,12 @@ class PoolOptions(NamedTuple):
 
     def growth_nbytes(self, backend: CountedBackend, capacity: int) -> int:
         """Return the most that is committed for a block, under any larger limit."""
-        if not self.pooling:  # each block has a reservation of its own
-            return align_up(capacity, backend.granularity)
-        if Capability.COMMIT in backend.capabilities:
-            return align_up(capacity, self.page_nbytes)
-        return align_up(capacity, max(SEGMENT_NBYTES, backend.granularity))
+        unit = backend.granularity  # of a dedicated reservation
+        if self.pooling and Capability.COMMIT in backend.capabilities:
+            unit = self.page_nbytes
+        elif self.pooling:
+            unit = max(SEGMENT_NBYTES, unit)
+        return -(-capacity // unit) * unit
 
     @staticmethod
     def resolve(
@@ -198,10 +199,11 @@ def _page_nbytes(
 
 def least_limit_nbytes(backend: CountedBackend, capacity: int) -> int:
     """Return a limit under which an empty pool can place one block of a capacity."""
-    least = align_up(capacity, backend.granularity)
+    least = -(-capacity // backend.granularity) * backend.granularity
     if Capability.COMMIT not in backend.capabilities:
         return least
-    return align_up(least, _page_nbytes(backend, None, least))
+    page_nbytes = _page_nbytes(backend, None, least)
+    return -(-least // page_nbytes) * page_nbytes
 
 
 def is_zeroed_by_host(backend: CountedBackend) -> bool:

@@ -4,19 +4,30 @@ Recycling takes the highest idle pages, because what lies high is what the next
 placements are least likely to want back. Runs of pages are half open: (first, stop).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from madl.pool.arena import Arena
+from madl.pool.stream_order import StreamOrder
+
+Bands = tuple[list[Arena], list[Arena]]
+"""Arenas of small blocks, and of large ones."""
 
 Run = tuple[int, int]
+
+
+class Donor(Protocol):
+    """The arenas of one stream, whose idle pages may be taken."""
+
+    bands: Bands
+    order: StreamOrder
 
 
 def back(
     arena: Arena,
     offset: int,
     nbytes: int,
-    find_donors: Callable[[], Sequence[Arena]],
-    room_nbytes: int | None,
+    family: Sequence[Donor],
 ) -> int:
     """Commit every page under a range of an arena.
 
@@ -24,27 +35,27 @@ def back(
         arena: Where the range lies.
         offset: Start of the range.
         nbytes: Its bytes.
-        find_donors: Returns the arenas whose idle pages may be taken, the last one
-            first. Called only when pages are missing: it may ask the device.
-        room_nbytes: Bytes that may newly be committed; ``None`` for any.
+        family: Whose idle pages may be taken once their streams are idle: only when
+            pages are missing are these asked. Empty where nothing is recycled.
 
     Returns:
-        How many pages were recycled; -1, with nothing changed, if there is no room.
+        How many pages were recycled.
 
     Raises:
-        OutOfMemoryError: The device refused; as much is committed as before.
+        OutOfMemoryError: Over the limit, or the device refused; nothing changed.
         BackendCallError: It failed in another way; likewise.
     """
     pages = arena.blocks.pages
     missing = pages.missing(offset, nbytes)
     if missing == 0:
         return 0
-    donors = find_donors()
+    donors = _donors(family)
     recycled = min(missing, _idle_elsewhere(arena, offset, nbytes, donors))
     new = missing - recycled
-    if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:
-        return -1
     runs = pages.missing_runs(offset, nbytes)
+    room_nbytes = arena.budget.room_nbytes if new else None
+    if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:
+        raise arena.budget.refusal(arena.backend.device, nbytes)
     committed = _commit_new(arena, runs, new) if new else []
     if recycled:
         under = arena.pages_under(offset, nbytes)
@@ -55,6 +66,21 @@ def back(
             _decommit(arena, committed)
             raise
     return recycled
+
+
+def _donors(family: Sequence[Donor]) -> list[Arena]:
+    """Return the arenas whose idle pages may be taken now, without waiting."""
+    return [
+        arena
+        for one in family
+        if not one.order.is_ordered
+        or (
+            any(arena.blocks.pages.idle for band in one.bands for arena in band)
+            and one.order.is_done()
+        )
+        for band in one.bands
+        for arena in band
+    ]
 
 
 def _idle_elsewhere(

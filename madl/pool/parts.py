@@ -6,11 +6,11 @@ from typing import cast
 
 from madl.backends.counted import CountedBackend
 from madl.hotpath import Bins, HotPool
-from madl.hotpath.reentrancy import living
 from madl.pool.debug.mode import DebugMode
-from madl.pool.growth import Bands, Growth
+from madl.pool.growth import Growth
 from madl.pool.lock import PoolLock
 from madl.pool.options import PoolOptions
+from madl.pool.paging import Bands
 from madl.pool.reclaim import Reclaimers
 from madl.pool.streams import Served, Streams
 from madl.pool.tracking import Tags
@@ -81,5 +81,10 @@ def register(pool: HotPool, parts: Parts) -> None:
 
 def all_pools() -> list[tuple[HotPool, Parts]]:
     """Return every pool of this process, lanes of streams left out, with its parts."""
-    found = [(pool, _all[pool]()) for pool in living(_all)]
-    return [(pool, parts) for pool, parts in found if parts is not None]
+    found = []
+    for reference in _all.keyrefs():  # a copy: threads and finalizers add to it
+        pool = reference()
+        parts = None if pool is None else _all[pool]()
+        if pool is not None and parts is not None:
+            found.append((pool, parts))
+    return found
