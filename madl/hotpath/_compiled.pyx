@@ -62,6 +62,7 @@ from madl.hotpath.fastcall cimport (
 from madl.hotpath.reentrancy import is_inside, locks_held
 from madl.hotpath.shared import (
     LARGEST_REQUEST_NBYTES,
+    Allocating,
     BlockState,
     array_of,
     known_dtypes,
@@ -1092,23 +1093,6 @@ cdef class HotPool:
         return self.lane
 
     def allocate(self, nbytes, *, alignment=None, stream=None, tag=None):
-        """Return memory of at least ``nbytes`` bytes; its content is undefined.
-
-        Args:
-            nbytes: Bytes, or a text such as ``"64 MiB"``. Zero is allowed.
-            alignment: Bytes, a power of two. The device's own at least (512).
-            stream: The stream whose work uses it, on stream-ordered devices.
-            tag: A label that statistics, reports and traces show.
-
-        Raises:
-            OutOfMemoryError: It does not fit the limit or the device. The report in
-                the error says why; accounting is unchanged and the pool usable.
-            TypeError, ValueError, OverflowError: ``nbytes`` is no byte count.
-            MissingCapabilityError: The device cannot honour an option.
-
-        Complexity: O(1) when a block of the same rounded size was freed lately, else
-        O(log n) in the pool's free blocks. Thread-safe.
-        """
         return self.lane.allocate_with(self, nbytes, alignment, stream, tag)
 
     @cython.final
@@ -1224,7 +1208,7 @@ def slice_of(HotPool pool not None, root, word nbytes):
 allocate_with_options = HotPool.allocate
 cdef bytes allocate_doc = (
     "allocate($self, nbytes, *, alignment=None, stream=None, tag=None)\n--\n\n"
-    + allocate_with_options.__doc__
+    + Allocating.allocate.__doc__
 ).encode()
 cdef PyMethodDef allocate_method
 replace_method(HotPool, &allocate_method, b"allocate", <void*>allocate, allocate_doc)

@@ -2,7 +2,7 @@
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from madl.backends.protocol import Backend
 from madl.core.first_fit import FirstFit
@@ -80,12 +80,31 @@ class SlowPath(Protocol[_Pool_contra, _Block, _Memory]):
         """Give back what was freed since the pool was closed. Runs in finalizers."""
 
 
-class Attached:
-    """What ``memory.methods`` attaches to the handle: for type checkers only."""
+class Handle:
+    """A piece of device memory, held until ``free()`` or until it is dropped.
+
+    Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
+    ``FreedMemoryError`` after ``free()``. A handle may be passed between threads; two
+    threads must not free, resize or write the same one at once.
+    """
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
+    def free(self) -> None:
+        """Give the memory back to its pool.
+
+        The next ``allocate`` can hand the block out again, so nothing may read or
+        write it any more. While arrays or memoryviews of it live, the handle is dead
+        at once and the block goes back with the last of them.
+
+        Raises:
+            FreedMemoryError: It was freed before.
+            ValueError: It is a slice; free the memory that it was cut from.
+
+        Complexity: O(1). Thread-safe; takes no lock and never calls the device.
+        """
+
+    if TYPE_CHECKING:  # what memory.methods attaches, and documents
         __array_interface__: dict[str, Any]
         __cuda_array_interface__: dict[str, Any]
 
@@ -105,6 +124,9 @@ class Attached:
         def stream(self) -> object: ...  # noqa: D102
         @property
         def tag(self) -> str | None: ...  # noqa: D102
+        def __len__(self) -> int: ...
+        def __getitem__(self, part: slice) -> Self: ...
+        def __buffer__(self, flags: int) -> builtins.memoryview: ...
         def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any: ...  # noqa: ANN401
         def __dlpack_device__(self) -> tuple[int, int]: ...
         def as_array(  # noqa: D102
@@ -119,6 +141,38 @@ class Attached:
         def record_stream(self, stream: object) -> None: ...  # noqa: D102
         def resize(self, nbytes: int | str) -> None: ...  # noqa: D102
         def tobytes(self) -> bytes: ...  # noqa: D102
+
+
+class Allocating:
+    """What allocates: a pool, or one of its lanes."""
+
+    __slots__ = ()
+
+    def allocate(
+        self,
+        nbytes: int | str,
+        *,
+        alignment: int | None = None,
+        stream: object = None,
+        tag: str | None = None,
+    ) -> Any:  # noqa: ANN401  # the handle of the body that runs
+        """Return memory of at least ``nbytes`` bytes; its content is undefined.
+
+        Args:
+            nbytes: Bytes, or a text such as ``"64 MiB"``. Zero is allowed.
+            alignment: Bytes, a power of two. The device's own at least (512).
+            stream: The stream whose work uses it, on stream-ordered devices.
+            tag: A label that statistics, reports and traces show.
+
+        Raises:
+            OutOfMemoryError: It does not fit the limit or the device. The report in
+                the error says why; accounting is unchanged and the pool usable.
+            TypeError, ValueError, OverflowError: ``nbytes`` is no byte count.
+            MissingCapabilityError: The device cannot honour an option.
+
+        Complexity: O(1) when a block of the same rounded size was freed lately, else
+        O(log n) in the pool's free blocks. Thread-safe.
+        """
 
 
 class HotArena:

@@ -1,21 +1,23 @@
 """The methods of ``Memory`` that are not hot, written once for both bodies.
 
-They are attached to whichever class there is; ``hotpath.shared.Attached`` tells type
+They are attached to whichever class there is; ``hotpath.shared.Handle`` tells type
 checkers of them.
 """
 
 import ctypes
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from madl.backends.protocol import Capability, ViewBackend
 from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import (
+    HotPool,
     Memory,
     attach,
     exchange,
+    head_of,
     is_viewed,
     lane_of,
     place_of,
@@ -366,6 +368,19 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _pool(memory: Memory) -> HotPool:
+    """The pool that the memory came from."""
+    return head_of(pool_of(memory))
+
+
+def _refuse_pickle(memory: Memory, protocol: object) -> NoReturn:
+    raise refuse_pickle(memory)
+
+
+def _buffer(memory: Memory, flags: int) -> memoryview:
+    return view(memory)
+
+
 _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "__array_interface__": views.array_interface,
     "__cuda_array_interface__": interop.cuda_array_interface,
@@ -374,12 +389,18 @@ _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "device": _device,
     "is_freed": is_freed,
     "native": native,
+    "pool": _pool,
     "stream": stream,
     "tag": tag,
 }
 _METHODS: dict[str, Callable[..., object]] = {
+    "__buffer__": _buffer,
     "__dlpack__": _dlpack,
     "__dlpack_device__": interop.dlpack_device,
+    "__getitem__": cut,
+    "__len__": lambda memory: memory.nbytes,
+    "__reduce_ex__": _refuse_pickle,
+    "__repr__": describe,
     "as_array": as_array,
     "copy_from": copy_from,
     "copy_to": copy_to,

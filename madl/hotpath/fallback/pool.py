@@ -12,15 +12,17 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NoReturn, Self
+from types import SimpleNamespace
+from typing import Any, Self
 
 from madl.backends.protocol import Capability
-from madl.hotpath.reentrancy import locks_held
+from madl.hotpath.reentrancy import counting, locks_held
 from madl.hotpath.shared import (
     BLOCK_GRANULARITY,
     LARGEST_REQUEST_NBYTES,
-    Attached,
+    Allocating,
     BlockState,
+    Handle,
     HotArena,
     SlowPath,
     Watch,
@@ -30,13 +32,12 @@ from madl.hotpath.shared import (
 _MOST_BINS = 1 << 16
 _MOST_COUNTS = 20  # while other threads allocate and free
 
-_active_watches = 0
-_watching = threading.Lock()
+_active_watches = 0  # global, since it is read on every allocation
 
 
 def change_watch_count(by: int) -> None:
-    global _active_watches  # read on every allocation
-    with _watching:
+    global _active_watches
+    with counting:
         _active_watches += by
 
 
@@ -68,21 +69,7 @@ class Block:
 Lane = SlowPath["HotPool", Block, "Memory"]
 
 
-class _MadeByPools(type):
-    """Refuses a call of ``Memory``; pools call ``_make_memory``."""
-
-    def __call__(cls, *arguments: object, **options: object) -> NoReturn:
-        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
-
-
-class Memory(Attached, metaclass=_MadeByPools):
-    """A piece of device memory, held until ``free()`` or until it is dropped.
-
-    Made by ``Pool.allocate`` and ``madl.allocate``. Every method raises
-    ``FreedMemoryError`` after ``free()``. A handle may be passed between threads; two
-    threads must not free, resize or write the same one at once.
-    """
-
+class Memory(Handle):
     __slots__ = ("_block", "_nbytes", "_pool", "_root")
 
     _block: Block | None
@@ -90,19 +77,10 @@ class Memory(Attached, metaclass=_MadeByPools):
     _pool: "HotPool"
     _root: Any  # None, a Root, or what a slice was cut from
 
+    def __init__(self) -> None:
+        raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
+
     def free(self) -> None:
-        """Give the memory back to its pool.
-
-        The next ``allocate`` can hand the block out again, so nothing may read or
-        write it any more. While arrays or memoryviews of it live, the handle is dead
-        at once and the block goes back with the last of them.
-
-        Raises:
-            FreedMemoryError: It was freed before.
-            ValueError: It is a slice; free the memory that it was cut from.
-
-        Complexity: O(1). Thread-safe; takes no lock and never calls the device.
-        """
         block = root = None
         try:
             with self._pool._bins.shared.guard:  # two threads may free the same handle
@@ -141,26 +119,6 @@ class Memory(Attached, metaclass=_MadeByPools):
     def nbytes(self) -> int:
         """Bytes asked for."""
         return self._nbytes
-
-    @property
-    def pool(self) -> Any:  # noqa: ANN401  # the Pool
-        """The pool that the memory came from."""
-        return head_of(self._pool)
-
-    def __len__(self) -> int:
-        return self._nbytes
-
-    def __getitem__(self, part: slice) -> "Memory":
-        return special["cut"](self, part)
-
-    def __buffer__(self, flags: int) -> memoryview:
-        return special["memoryview"](self)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise special["refuse_pickle"](self)
-
-    def __repr__(self) -> str:
-        return special["repr"](self)
 
 
 def _end(memory: Memory, block: Block) -> None:
@@ -206,10 +164,6 @@ def _return(pool: "HotPool", block: Block) -> None:
         pool._lane.freed_after_close()
 
 
-# As Memory() would, were it not refused.
-_make_memory: Callable[[], Memory] = type.__call__.__get__(Memory)
-
-
 class Root(ctypes.c_ubyte * sys.maxsize):  # type: ignore[misc]  # one type for all sizes: ctypes keeps each for ever
     """The end of every view's chain of owners; it keeps the block until it ends."""
 
@@ -232,17 +186,9 @@ class Root(ctypes.c_ubyte * sys.maxsize):  # type: ignore[misc]  # one type for 
         return memoryview(self)[: self.nbytes].cast("B")
 
 
-class _Unviewed:
-    """Stands for a keeper whose root has no other reference."""
-
-    references = Root.references
-    _root: "_Unviewed"
-
-
 def _references_without_views() -> int:
     """Return what a look at a root holds itself: each Python's own business."""
-    keeper = _Unviewed()
-    keeper._root = _Unviewed()
+    keeper = SimpleNamespace(_root=Root.over(0, 0))
     return keeper._root.references
 
 
@@ -339,11 +285,8 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self.binned_nbytes = 0
-        self.live_nbytes = 0
-        self.live_high_water = 0
-        self.allocation_count = 0
-        self.placed_count = 0
+        self.binned_nbytes = self.live_nbytes = self.live_high_water = 0
+        self.allocation_count = self.placed_count = 0
         self.was_interrupted = False
         self.renew_lock()
 
@@ -464,9 +407,8 @@ class Bins:
         return block
 
     def place_of(self, block: Block) -> tuple[HotArena, int, int] | None:
-        if block.arena is None:
-            return None
-        return block.arena, block.offset, block.capacity
+        arena = block.arena
+        return None if arena is None else (arena, block.offset, block.capacity)
 
     def _sort_freed(self) -> None:
         while self.freed:
@@ -572,21 +514,14 @@ class Bins:
     def states(self) -> list[BlockState]:
         with self.shared.guard:
             return [
-                BlockState(
-                    block.arena,
-                    block.offset,
-                    block.capacity,
-                    block.is_live,
-                    block.nbytes,
-                    block.watch.tag if block.watch is not None else None,
-                    block.watch.stack if block.watch is not None else (),
-                )
-                for block in list(self._placed)
-                if block.arena is not None
+                BlockState(b.arena, b.offset, b.capacity, b.is_live, b.nbytes, *told)
+                for b in list(self._placed)
+                if b.arena is not None
+                for told in [(b.watch.tag, b.watch.stack) if b.watch else (None, ())]
             ]
 
 
-class HotPool:
+class HotPool(Allocating):
     """Bins, and the slow path behind them. ``Pool`` adds all that is not hot."""
 
     __slots__ = ("__dict__", "__weakref__", "_bins", "_head", "_lane")
@@ -618,23 +553,6 @@ class HotPool:
         stream: object = None,
         tag: str | None = None,
     ) -> Memory:
-        """Return memory of at least ``nbytes`` bytes; its content is undefined.
-
-        Args:
-            nbytes: Bytes, or a text such as ``"64 MiB"``. Zero is allowed.
-            alignment: Bytes, a power of two. The device's own at least (512).
-            stream: The stream whose work uses it, on stream-ordered devices.
-            tag: A label that statistics, reports and traces show.
-
-        Raises:
-            OutOfMemoryError: It does not fit the limit or the device. The report in
-                the error says why; accounting is unchanged and the pool usable.
-            TypeError, ValueError, OverflowError: ``nbytes`` is no byte count.
-            MissingCapabilityError: The device cannot honour an option.
-
-        Complexity: O(1) when a block of the same rounded size was freed lately, else
-        O(log n) in the pool's free blocks. Thread-safe.
-        """
         bins = self._bins
         if (
             nbytes.__class__ is not int
@@ -654,7 +572,7 @@ class HotPool:
 
 
 def slice_of(pool: HotPool, root: object, nbytes: int) -> Memory:
-    memory = _make_memory()
+    memory = Memory.__new__(Memory)
     memory._block, memory._root = None, root
     memory._nbytes, memory._pool = nbytes, pool
     return memory
