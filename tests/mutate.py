@@ -173,9 +173,9 @@ MUTATIONS = [
         "an arena never becomes empty again",
     ),
     Mutation(
-        "pool/growth.py",
-        "self._donors, room)",
-        "self._donors, None)",
+        "pool/paging.py",
+        "if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:",
+        "if False:",
         "the limit is not looked at",
     ),
     Mutation(
@@ -227,8 +227,8 @@ MUTATIONS = [
         "a closed pool goes on placing blocks",
     ),
     Mutation(
-        "pool/growth.py",
-        "            and growth.order.is_done()\n",
+        "pool/paging.py",
+        "            and one.order.is_done()\n",
         "",
         "pages of a busy stream are moved",
     ),

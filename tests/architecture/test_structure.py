@@ -339,7 +339,6 @@ def make_pool(limit: str | None = None) -> Pool:
     return Pool(SimBackend(total_nbytes=64 * MIB), limit=limit)
 
 
-@not_yet("12 files, 35 changes")
 @COUNTED
 def test_an_allocation_that_grows_goes_through_few_files() -> None:
     pool = make_pool()
@@ -351,7 +350,6 @@ def test_an_allocation_that_grows_goes_through_few_files() -> None:
     check_hops(act, files=12, changes=30)
 
 
-@not_yet("20 files, 129 changes")
 @COUNTED
 def test_running_out_of_memory_goes_through_few_files() -> None:
     def prepare() -> tuple[Pool, list[object]]:

@@ -122,17 +122,16 @@ WITH_STATE = [
     "madl.backends.registry",
     "madl.pool.limits",
     "madl.pool.default",
-    "madl.pool.shutdown",
+    "madl.pool.lifecycle",
     "madl.errors",
     "madl.pool.tracking",
-    "madl.pool.fork",
+    "madl.pool.parts",
     "madl.hotpath",
     "madl.hotpath.shared",
     "madl.memory.place",
     "madl.memory.methods",
     "madl.pool",
     "madl.memory.views",
-    "madl.pool.tracking",
 ]
 
 

@@ -65,7 +65,7 @@ class Place:
         arena, self.offset, self.nbytes = placed
         assert arena is not None
         self._reservation = reserved_place(arena, 0)[0]
-        self._backend = parts_of(memory._pool).backend.backend
+        self._backend = parts_of(memory.pool).backend.backend
 
     def content(self) -> set[int]:
         """Return the values that are in it now."""
