@@ -48,7 +48,8 @@ class Zeroing:
         """
         if placed is None:
             return
-        arena, offset, nbytes = cast("Arena", placed[0]), *placed[1:]
+        arena, offset, nbytes = placed
+        assert isinstance(arena, Arena), "a pool's arena"
         end = offset + nbytes
         if self._is_new_zero:
             nbytes = arena.use_until(end) - offset
