@@ -23,17 +23,11 @@ from madl.sizes import format_nbytes
 
 @click.command(
     cls=Command,
-    examples=[
-        "madl view run.trace.gz -o run.html",
-        "madl view --example vit-train",
-    ],
+    examples=["madl view run.trace.gz -o run.html", "madl view --example vit-train"],
 )
 @file_or_example
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    help="The page to write. [default: FILE.html]",
+    "-o", "--output", type=click.Path(), help="The page to write. [default: FILE.html]"
 )
 @click.option(
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."

@@ -33,14 +33,7 @@ def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         process | {"name": "process_name", "args": {"name": f"madl: {trace.name}"}},
         *_counters(trace, step),
         *(
-            {
-                "ph": "i",
-                "s": "g",
-                "name": label,
-                "pid": 1,
-                "tid": 0,
-                "ts": position,
-            }
+            {"ph": "i", "s": "g", "name": label, "pid": 1, "tid": 0, "ts": position}
             for position, label in trace.markers
         ),
     ]

@@ -54,9 +54,7 @@ def open_history(
         return _with_limit(history_of_snapshot(found, path), limit)
     _refuse_device(path, device, "a trace, which is of no GPU")
     return history_of_trace(
-        found,
-        limit=limit,
-        on_progress=lambda events: on_progress(events, len(found)),
+        found, limit=limit, on_progress=lambda events: on_progress(events, len(found))
     )
 
 

@@ -162,10 +162,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def record(
-    path: str | os.PathLike[str],
-    *,
-    name: str = "recorded",
-    stacks: int = 0,
+    path: str | os.PathLike[str], *, name: str = "recorded", stacks: int = 0
 ) -> Iterator[Recorder]:
     """Record the allocations of all pools and threads until the block ends.
 

@@ -102,9 +102,4 @@ def _held(holder: Holder) -> str:
 
 
 def _wrap(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text,
-        _WIDTH,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from madl.diagnostics.figures import (
-    UNNAMED,
-    Curves,
-    Summary,
-    curves,
-    group,
-    summarize,
-)
+from madl.diagnostics.figures import UNNAMED, Curves, Summary, curves, group, summarize
 from madl.diagnostics.history import OUT_OF_MEMORY, History
 from madl.diagnostics.runs.map import AddressMap, address_map
 from madl.sizes import format_nbytes

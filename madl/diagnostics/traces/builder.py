@@ -49,12 +49,7 @@ class TraceBuilder:
         return bool(self.operations or self._markers)
 
     def allocate(
-        self,
-        nbytes: int,
-        *,
-        stream: int = 0,
-        tag: str | None = None,
-        stack: Stack = (),
+        self, nbytes: int, *, stream: int = 0, tag: str | None = None, stack: Stack = ()
     ) -> int:
         """Add an allocation and return its id; an empty tag is no tag."""
         allocation = len(self.live)

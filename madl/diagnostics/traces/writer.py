@@ -80,12 +80,7 @@ class TraceWriter:
         self._gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
 
     def allocate(
-        self,
-        nbytes: int,
-        *,
-        stream: int = 0,
-        tag: str | None = None,
-        stack: Stack = (),
+        self, nbytes: int, *, stream: int = 0, tag: str | None = None, stack: Stack = ()
     ) -> int:
         """Write an allocation and return its id; an empty tag is no tag."""
         self._check_open()
