@@ -5,7 +5,7 @@ import os
 import click
 
 from madl.cli.output import (
-    EventProgress,
+    event_progress,
     print_json,
     print_notes,
     refuse_the_input,
@@ -45,10 +45,8 @@ def view(
     """
     path = output or f"{os.path.basename(file)}.html"
     refuse_the_input(path, file)
-    with EventProgress("placing", hidden=as_json) as progress:
-        history = open_history(
-            file, limit=limit, device=device, on_progress=progress.update
-        )
+    with event_progress("placing", hidden=as_json) as progress:
+        history = open_history(file, limit=limit, device=device, on_progress=progress)
     try:
         page = view_page(history).encode()
     except ImportError as error:
