@@ -4,9 +4,11 @@ They are written from what PyTorch documents, and have not been compared with it
 GPU: how far off they are there is not known.
 """
 
-from madl.diagnostics.torch.models.blocks import ReserveRefusedError
-from madl.diagnostics.torch.models.expandable import ExpandableModel
-from madl.diagnostics.torch.models.segments import SegmentsModel
+from madl.diagnostics.torch.models.allocators import (
+    ExpandableModel,
+    ReserveRefusedError,
+    SegmentsModel,
+)
 from madl.diagnostics.torch.models.settings import (
     UNLIMITED,
     AllocatorSettings,
