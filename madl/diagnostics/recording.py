@@ -132,12 +132,11 @@ class Recorder:
         lock: to wait would deadlock. What it queues is drained by the owner, or else
         with the next event or at the end.
         """
-        if not self._writing.acquire(blocking=False):
-            return
-        try:
-            self._drain()
-        finally:
-            self._writing.release()
+        if self._writing.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._writing.release()
 
     def _drain(self) -> None:
         while self._queue:

@@ -72,6 +72,10 @@ class TorchSnapshot(NamedTuple):
     """By device; of what ``MOVES`` names."""
     settings: AllocatorSettings
 
+    def events_of(self, device: int) -> tuple[TorchEvent, ...]:
+        """Return the events of a device, which may be none."""
+        return self.events[device] if device < len(self.events) else ()
+
     @property
     def devices(self) -> list[int]:
         """The devices of which anything is known."""
