@@ -126,13 +126,11 @@ class MemoryCorruptionError(MadlError):
         self.damages = damages
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                *map(str, self.damages),
-                "Try: look at what has used these blocks since, or the ones beside "
-                "them; pool.check() in between narrows down when it was written",
-            ]
+        advice = (
+            "Try: look at what has used these blocks since, or the ones beside them; "
+            "pool.check() in between narrows down when it was written"
         )
+        return "\n".join([*map(str, self.damages), advice])
 
 
 class LeakError(MadlError):
