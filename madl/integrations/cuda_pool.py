@@ -193,9 +193,8 @@ class CudaPool:
     def __repr__(self) -> str:
         if os.getpid() != self._process:
             return f"<madl CudaPool on {self.device}: of process {self._process}>"
-        return (
-            f"<madl CudaPool on {self.device}: {self.stats().live_nbytes} bytes live>"
-        )
+        live = self.stats().live_nbytes
+        return f"<madl CudaPool on {self.device}: {live} bytes live>"
 
 
 MALLOC, FREE, RECORD_STREAM = (

@@ -84,11 +84,7 @@ class TorchSnapshot(NamedTuple):
 
 
 def is_pickle(source: TraceSource) -> bool:
-    """Return whether the file starts as a pickle does.
-
-    Raises:
-        FileFormatError: It is a pipe, or cannot be opened or read.
-    """
+    """Return whether the file starts as a pickle does; errors are of ``head_of``."""
     return head_of(source, 1) == PICKLE_START
 
 

@@ -94,10 +94,7 @@ def numbered_blocks(
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the number of the first of some thousands of lines, and them without ends.
 
-    Args:
-        path: For errors.
-        file: Read to its end.
-        head: What has been read of it already.
+    ``head`` is what has been read of the file already.
 
     Raises:
         FileFormatError: A line is too long, or there are too many.
@@ -168,12 +165,7 @@ def shown(field: bytes) -> str:
 
 
 def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
-    """Return all that is in a file, unpacked if its content is gzip.
-
-    Args:
-        source: A path, or the bytes themselves.
-        what: What errors call the content, as in ``"a snapshot"``.
-        most_nbytes: What it has at most, unpacked.
+    """Return all that is in a file, which errors call ``what``, unpacked if need be.
 
     Raises:
         FileFormatError: It is larger, or cannot be opened, read or unpacked.

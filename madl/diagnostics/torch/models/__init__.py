@@ -31,12 +31,6 @@ AllocatorModel = SegmentsModel | ExpandableModel
 def model_of(
     settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
 ) -> AllocatorModel:
-    """Return the model that the settings choose.
-
-    Args:
-        settings: As in ``PYTORCH_ALLOC_CONF``.
-        capacity_nbytes: What the device has for this process.
-    """
-    if settings.expandable_segments:
-        return ExpandableModel(settings, capacity_nbytes=capacity_nbytes)
-    return SegmentsModel(settings, capacity_nbytes=capacity_nbytes)
+    """Return the model that the settings choose, of a device with so many bytes."""
+    model = ExpandableModel if settings.expandable_segments else SegmentsModel
+    return model(settings, capacity_nbytes=capacity_nbytes)
