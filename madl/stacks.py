@@ -104,9 +104,6 @@ def capture(least: int = 0) -> Stack:
         lines.append(Line(code.co_filename, number, code.co_name))
         frame = frame.f_back
     stack = tuple(lines)
-    kept = _kept.get(stack)
-    if kept is not None:
-        return kept
-    if len(_kept) >= MOST_STACKS:
+    if stack not in _kept and len(_kept) >= MOST_STACKS:
         return TOO_MANY
     return _kept.setdefault(stack, stack)

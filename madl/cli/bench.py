@@ -164,7 +164,7 @@ def _print_table(figures: Figures) -> None:
 
 
 def _shown(spread: dict[str, float]) -> str:
-    texts = [
+    middle, least, most = (
         f"{n:,.{0 if n >= 100 else 1 if n >= 10 else 2}f}" for n in spread.values()
-    ]
-    return "{} ({}-{})".format(*texts)
+    )
+    return f"{middle} ({least}-{most})"

@@ -1,7 +1,6 @@
 """``madl diff``: compare two traces or two snapshots."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 from rich.console import Console
@@ -10,17 +9,10 @@ from rich.table import Table
 from madl.cli.output import cell, print_json, print_notes
 from madl.cli.pages import Command
 from madl.cli.parameters import json_option
-from madl.diagnostics.diff import (
-    Change,
-    Contents,
-    Diff,
-    contents_of_snapshot,
-    contents_of_trace,
-)
+from madl.diagnostics.diff import Change, contents_of_snapshot, contents_of_trace
 from madl.diagnostics.diff import diff as compare
 from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
-from madl.pool.stats import PoolSnapshot
 from madl.sizes import format_nbytes
 
 
@@ -54,12 +46,20 @@ def diff(before: str, after: str, top: int, as_json: bool) -> None:
         if isinstance(one, Trace)
         for note in one.notes
     ]
+    contents = [
+        contents_of_trace(one) if isinstance(one, Trace) else contents_of_snapshot(one)
+        for one in (opened[before], opened[after])
+    ]
     try:
-        found = compare(_contents(opened[before]), _contents(opened[after]))
+        found = compare(*contents)
     except ValueError as error:  # one is a trace, the other a snapshot
         raise click.UsageError(str(error)) from None
     if as_json:
-        print_json(_as_dict(found) | {"notes": notes})
+        parts = {
+            part: [change._asdict() | {"growth": change.growth} for change in changes]
+            for part, changes in found._asdict().items()
+        }
+        print_json(parts | {"notes": notes})
         return
     console = Console()
     console.print(_table("in all", found.totals, len(found.totals)))
@@ -68,33 +68,20 @@ def diff(before: str, after: str, top: int, as_json: bool) -> None:
     print_notes(notes)
 
 
-def _contents(opened: Trace | PoolSnapshot) -> Contents:
-    if isinstance(opened, Trace):
-        return contents_of_trace(opened)
-    return contents_of_snapshot(opened)
-
-
-def _as_dict(found: Diff) -> dict[str, Any]:
-    return {
-        part: [change._asdict() | {"growth": change.growth} for change in changes]
-        for part, changes in found._asdict().items()
-    }
-
-
 def _table(title: str, changes: Sequence[Change], most: int) -> Table:
     table = Table(title=title)
     table.add_column("")
     for column in ("before", "after", "growth", "blocks"):
         table.add_column(column, justify="right")
     for change in changes[:most]:
-        as_text = format_nbytes if _is_nbytes(change) else "{:,}".format
-        table.add_row(
-            cell(_label(change)),
-            as_text(change.before),
-            as_text(change.after),
-            f"{'+' if change.growth > 0 else ''}{as_text(change.growth)}",
-            _blocks(change),
-        )
+        label, as_text, blocks = cell(_label(change)), format_nbytes, ""
+        if change.blocks_before is not None:
+            blocks = f"{change.blocks_before:,} -> {change.blocks_after:,}"
+        elif not change.name.endswith("_nbytes"):
+            as_text = "{:,}".format
+        growth = f"{'+' if change.growth > 0 else ''}{as_text(change.growth)}"
+        figures = as_text(change.before), as_text(change.after), growth
+        table.add_row(label, *figures, blocks)
     if len(changes) > most:
         table.caption = f"and {len(changes) - most} more; --top shows them"
     elif not changes:
@@ -102,18 +89,8 @@ def _table(title: str, changes: Sequence[Change], most: int) -> Table:
     return table
 
 
-def _is_nbytes(change: Change) -> bool:
-    return change.blocks_before is not None or change.name.endswith("_nbytes")
-
-
 def _label(change: Change) -> str:
     if change.name.isdigit() and change.blocks_before is not None:
         return f"up to {format_nbytes(int(change.name))}"
     name = change.name.removesuffix("_nbytes").replace("_", " ")
     return name if change.blocks_before is None else change.name
-
-
-def _blocks(change: Change) -> str:
-    if change.blocks_before is None:
-        return ""
-    return f"{change.blocks_before:,} -> {change.blocks_after:,}"

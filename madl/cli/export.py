@@ -46,13 +46,10 @@ def export(source: str, target: str, as_json: bool) -> None:
             export_trace(opened, target)
     notes = list(opened.notes) if isinstance(opened, Trace) else []
     if as_json:
-        figures = {
-            "source": source,
-            "target": target,
-            "nbytes": os.stat(target).st_size,
-            "notes": notes,
-        }
-        print_json(figures)
+        nbytes = os.stat(target).st_size
+        print_json(
+            {"source": source, "target": target, "nbytes": nbytes, "notes": notes}
+        )
     else:
         click.echo(printable(f"wrote {target}"))
         print_notes(notes)

@@ -59,18 +59,15 @@ def _rows_of_device(described: Mapping[str, object]) -> Iterator[tuple[str, obje
 
 def _row_of_plugin(plugin: Mapping[str, Any]) -> tuple[str, str]:
     came_of_it = plugin["failure"] or ", ".join(plugin["devices"]) or "no device"
-    return plugin["kind"], (
-        f"{plugin['distribution']} ({plugin['module']}): {came_of_it}"
-    )
+    text = f"{plugin['distribution']} ({plugin['module']}): {came_of_it}"
+    return plugin["kind"], text
 
 
 def _row_of_setting(setting: SettingState) -> tuple[str, str]:
-    if setting.origin == "environment":
-        origin = f"from {setting.variable}"
-    elif setting.origin == "configure":
-        origin = f"from configure at {setting.where}"
-    else:
-        origin = "by default"
+    origin = {
+        "environment": f"from {setting.variable}",
+        "configure": f"from configure at {setting.where}",
+    }.get(setting.origin, "by default")
     late = "".join(f"; too late, {reader}" for reader in setting.late)
     return setting.option, f"{setting.value or 'none'}, {origin}{late}"
 

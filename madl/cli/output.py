@@ -2,14 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from madl.diagnostics.traces.lines import printable
@@ -62,35 +61,32 @@ def cell(text: str) -> Text:
     return Text(printable(text))
 
 
-class EventProgress:
-    """A progress bar on stderr; hidden where that is no terminal."""
+def figures_table(title: str | Text, rows: Mapping[str, str | Text]) -> Table:
+    """Return a table of names and figures."""
+    table = Table(title=title, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
 
-    def __init__(
-        self, what: str, of: int | None = None, *, hidden: bool = False
-    ) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn(what),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=console,
-            transient=True,
-            disable=hidden or not console.is_terminal,
-        )
-        self._task = self._bar.add_task(what, total=of)
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
+@contextmanager
+def event_progress(
+    what: str, of: int | None = None, *, hidden: bool
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on stderr, unless that is no terminal; yield what moves it on.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def update(self, events: int, of: int | None = None) -> None:
-        """Move on by so many events of all there are, if that is known now."""
-        self._bar.update(self._task, total=of, advance=events)
+    It is called with events done since the last call, and of all if that is known now.
+    """
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=hidden or not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=of)
+        yield lambda events, of=None: bar.update(task, total=of, advance=events)

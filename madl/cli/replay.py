@@ -5,11 +5,17 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from madl import hotpath
 from madl.backends.protocol import Capability
-from madl.cli.output import EventProgress, cell, print_json, print_notes
+from madl.cli.output import (
+    cell,
+    event_progress,
+    figures_table,
+    print_json,
+    print_notes,
+)
 from madl.cli.pages import Command
 from madl.cli.parameters import ByteCount, DeviceName, file_or_example, json_option
 from madl.diagnostics.replay import Replay
@@ -97,15 +103,13 @@ def replay(
     pool = _pool(device, limit, fit, page_size, recycle=not no_recycle)
     _refuse_without_memory(pool, touch=touch, is_verified=is_verified)
     policy = f"{fit} fit, {'no recycling' if no_recycle else 'recycling'}"
-    if not parts_of(
-        pool
-    ).options.pooling:  # by MADL_POOL=off, or as shared memory wants it
+    if not parts_of(pool).options.pooling:  # MADL_POOL=off; and of shared memory
         policy = "no pooling"
     events = (1 + is_verified) * len(loaded)
-    with pool, EventProgress("replaying", events, hidden=as_json) as progress:
-        result = replay_trace(loaded, pool, touch=touch, on_progress=progress.update)
+    with pool, event_progress("replaying", events, hidden=as_json) as progress:
+        result = replay_trace(loaded, pool, touch=touch, on_progress=progress)
         if is_verified:
-            verified = verify(loaded, pool, on_progress=progress.update)
+            verified = verify(loaded, pool, on_progress=progress)
     figures = _figures(loaded, pool, policy, result)
     if is_verified:
         figures["verified_nbytes"] = verified.nbytes
@@ -166,11 +170,8 @@ def _figures(
 
 def _print_table(figures: dict[str, Any], result: Replay) -> None:
     title = cell(f"{figures['trace']} on {figures['device']}")
-    table = Table(title=title, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
     limit = figures["limit_nbytes"]
-    rows = {
+    rows: dict[str, str | Text] = {
         "policy": figures["policy"],
         "core": f"{figures['core']}, Python {figures['python']}",
         "page": format_nbytes(figures["page_nbytes"]),
@@ -188,13 +189,8 @@ def _print_table(figures: dict[str, Any], result: Replay) -> None:
     }
     if "verified_nbytes" in figures:
         rows["written and read back"] = format_nbytes(figures["verified_nbytes"])
-    for name, value in rows.items():
-        table.add_row(name, str(value))
     console = Console()
-    console.print(table)
-    width = min(console.width, 80)
-    console.print("at the peak:", highlight=False)
-    console.print(
-        occupancy_line(result.at_peak, width=width), markup=False, highlight=False
-    )
-    console.print(LEGEND, markup=False, highlight=False)
+    console.print(figures_table(title, rows))
+    line = occupancy_line(result.at_peak, width=min(console.width, 80))
+    for text in ("at the peak:", line, LEGEND):
+        console.print(text, markup=False, highlight=False)

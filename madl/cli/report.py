@@ -7,8 +7,9 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from madl.cli.output import EventProgress, cell, print_json
+from madl.cli.output import cell, event_progress, figures_table, print_json
 from madl.cli.pages import Command
 from madl.cli.parameters import ByteCount, file_or_example, json_option
 from madl.diagnostics.figures import Summary, summarize
@@ -43,10 +44,8 @@ def report(file: str, limit: int | None, device: int | None, as_json: bool) -> N
     FILE is a trace of any kind, which is replayed on sim, a snapshot of a pool, or
     what torch.cuda.memory._dump_snapshot writes.
     """
-    with EventProgress("placing", hidden=as_json) as progress:
-        history = open_history(
-            file, limit=limit, device=device, on_progress=progress.update
-        )
+    with event_progress("placing", hidden=as_json) as progress:
+        history = open_history(file, limit=limit, device=device, on_progress=progress)
     summary = summarize(history)
     if as_json:
         print_json(_figures(summary))
@@ -98,12 +97,8 @@ def _print_line(console: Console, line: str) -> None:
 
 
 def _figures_table(summary: Summary) -> Table:
-    title = cell(f"{summary.name} on {summary.device}")
-    table = Table(title=title, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
     limit, free = summary.limit_nbytes, summary.at_peak
-    rows = {
+    rows: dict[str, str | Text] = {
         "placed by": summary.placed_by,
         "events": f"{summary.events:,}",
         "blocks": f"{summary.blocks:,}",
@@ -117,9 +112,7 @@ def _figures_table(summary: Summary) -> Table:
         "  fragmentation": f"{free.fragmentation_ratio:.1%}",
         "live at the end": format_nbytes(summary.live_at_end_nbytes),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return figures_table(cell(f"{summary.name} on {summary.device}"), rows)
 
 
 def holders_table(holders: Iterable[tuple[str, int, int]], title: str) -> Table:

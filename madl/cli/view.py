@@ -5,7 +5,7 @@ import os
 import click
 
 from madl.cli.output import (
-    EventProgress,
+    event_progress,
     print_json,
     print_notes,
     refuse_the_input,
@@ -23,17 +23,11 @@ from madl.sizes import format_nbytes
 
 @click.command(
     cls=Command,
-    examples=[
-        "madl view run.trace.gz -o run.html",
-        "madl view --example vit-train",
-    ],
+    examples=["madl view run.trace.gz -o run.html", "madl view --example vit-train"],
 )
 @file_or_example
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    help="The page to write. [default: FILE.html]",
+    "-o", "--output", type=click.Path(), help="The page to write. [default: FILE.html]"
 )
 @click.option(
     "--limit", type=ByteCount(), help="What the pool may commit, or the device had."
@@ -51,10 +45,8 @@ def view(
     """
     path = output or f"{os.path.basename(file)}.html"
     refuse_the_input(path, file)
-    with EventProgress("placing", hidden=as_json) as progress:
-        history = open_history(
-            file, limit=limit, device=device, on_progress=progress.update
-        )
+    with event_progress("placing", hidden=as_json) as progress:
+        history = open_history(file, limit=limit, device=device, on_progress=progress)
     try:
         page = view_page(history).encode()
     except ImportError as error:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from madl.cli.output import EventProgress, cell, print_json
+from madl.cli.output import cell, event_progress, figures_table, print_json
 from madl.cli.pages import Command
 from madl.cli.parameters import ByteCount, file_or_example, json_option
 from madl.cli.report import holders_table
@@ -38,9 +38,9 @@ def whatif(file: str, limit: int | None, device: int | None, as_json: bool) -> N
     through models of PyTorch's allocator with several settings, and through madl's
     pool. Nothing in the file is executed.
     """
-    with EventProgress("replaying", hidden=as_json) as progress:
+    with event_progress("replaying", hidden=as_json) as progress:
         found = what_if(
-            file, device=device, capacity_nbytes=limit, on_progress=progress.update
+            file, device=device, capacity_nbytes=limit, on_progress=progress
         )
     if as_json:
         print_json(_figures(found))
@@ -56,14 +56,10 @@ def _figures(found: WhatIf) -> dict[str, Any]:
         for one in found.outcomes
     ]
     if found.failure is not None:
-        failure = found.failure._asdict()
+        figures["failure"] = failure = found.failure._asdict()
         failure["holders"] = [one._asdict() for one in found.failure.holders]
-        failure["free"] = {
-            "nbytes": found.failure.free.nbytes,
-            "largest_nbytes": found.failure.free.largest_nbytes,
-            "fragmentation_ratio": found.failure.free.fragmentation_ratio,
-        }
-        figures["failure"] = failure
+        ratio = found.failure.free.fragmentation_ratio
+        failure["free"] = found.failure.free._asdict() | {"fragmentation_ratio": ratio}
     return figures
 
 
@@ -80,9 +76,6 @@ def _print(console: Console, found: WhatIf) -> None:
 
 
 def _failure_table(failure: Failure) -> Table:
-    table = Table(title="out of memory", title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(justify="right", overflow="fold")
     left = failure.device_free_nbytes
     rows: dict[str, str | Text] = {
         "requested": format_nbytes(failure.requested_nbytes),
@@ -94,8 +87,8 @@ def _failure_table(failure: Failure) -> Table:
         "  fragmentation": f"{failure.free.fragmentation_ratio:.1%}",
         "the device had left": "not said" if left is None else format_nbytes(left),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
+    table = figures_table("out of memory", rows)
+    table.title_justify = "left"
     return table
 
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from madl.diagnostics.traces.trace import Trace
@@ -33,14 +34,7 @@ def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         process | {"name": "process_name", "args": {"name": f"madl: {trace.name}"}},
         *_counters(trace, step),
         *(
-            {
-                "ph": "i",
-                "s": "g",
-                "name": label,
-                "pid": 1,
-                "tid": 0,
-                "ts": position,
-            }
+            {"ph": "i", "s": "g", "name": label, "pid": 1, "tid": 0, "ts": position}
             for position, label in trace.markers
         ),
     ]
@@ -60,47 +54,31 @@ def export_chrome_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 def _counters(trace: Trace, step: int) -> Iterator[dict[str, Any]]:
     names = _names(trace)
-    live = dict.fromkeys(names, 0)
+    live = dict.fromkeys(names.values(), 0)
     shown = {*range(0, len(trace) + 1, step), trace.peak_position, len(trace)}
-    yield _sample(0, live)
-    for done, operation in enumerate(trace.operations, 1):
-        allocation = ~operation if operation < 0 else operation
-        name = names[trace.tag_of[allocation]] if trace.tag_of is not None else names[0]
-        nbytes = trace.nbytes_of[allocation]
-        live[name] += -nbytes if operation < 0 else nbytes
+    sample = {"ph": "C", "name": "live bytes", "pid": 1, "tid": 0}
+    yield sample | {"ts": 0, "args": dict(live)}
+    for done, (tag, change) in enumerate(_changes(trace), 1):
+        live[names[tag]] += change
         if done in shown:
-            yield _sample(done, live)
+            yield sample | {"ts": done, "args": dict(live)}
 
 
-def _sample(position: int, live: dict[str, int]) -> dict[str, Any]:
-    return {
-        "ph": "C",
-        "name": "live bytes",
-        "pid": 1,
-        "tid": 0,
-        "ts": position,
-        "args": dict(live),
-    }
-
-
-def _names(trace: Trace) -> list[str]:
+def _names(trace: Trace) -> dict[str | None, str]:
     """Return what each of the trace's tags is shown as."""
-    if trace.tag_of is None:
-        return [NO_TAG]
-    at_peak = live_by_tag(trace, trace.peak_position)
+    at_peak: Counter[str | None] = Counter()
+    for tag, change in islice(_changes(trace), trace.peak_position):
+        at_peak[tag] += change
     kept = {tag for tag, _ in at_peak.most_common(MOST_TAGS)}
-    return [
-        (tag or NO_TAG) if tag in kept or len(trace.tags) <= MOST_TAGS else OTHERS
-        for tag in trace.tags
-    ]
+    if len(trace.tags) <= MOST_TAGS:
+        kept.update(trace.tags)
+    return {tag: (tag or NO_TAG) if tag in kept else OTHERS for tag in trace.tags}
 
 
-def live_by_tag(trace: Trace, position: int) -> Counter[str | None]:
-    """Return the bytes of each tag that are live after so many operations."""
-    live: Counter[str | None] = Counter()
-    for operation in trace.operations[:position]:
-        allocation = ~operation if operation < 0 else operation
-        tag = None if trace.tag_of is None else trace.tags[trace.tag_of[allocation]]
-        nbytes = trace.nbytes_of[allocation]
-        live[tag] += -nbytes if operation < 0 else nbytes
-    return live
+def _changes(trace: Trace) -> Iterator[tuple[str | None, int]]:
+    """Yield the tag of each operation, and by how much it changes the live bytes."""
+    for operation in trace.operations:
+        if operation < 0:
+            yield trace.tag(~operation), -trace.nbytes_of[~operation]
+        else:
+            yield trace.tag(operation), trace.nbytes_of[operation]

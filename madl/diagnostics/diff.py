@@ -85,16 +85,11 @@ def contents_of_trace(trace: Trace) -> Contents:
             live.remove(~operation)
         else:
             live.add(operation)
-    blocks = (
-        (
-            trace.nbytes_of[one],
-            None if trace.tag_of is None else trace.tags[trace.tag_of[one]],
-        )
-        for one in live
-    )
+    blocks = ((trace.nbytes_of[one], trace.tag(one)) for one in live)
+    freed = sum(trace.nbytes_of[~one] for one in trace.operations if one < 0)
     totals = {
         "peak_live_nbytes": trace.peak_live_nbytes,
-        "live_at_end_nbytes": _live_at_end(trace),
+        "live_at_end_nbytes": sum(trace.nbytes_of) - freed,
         "allocations": trace.allocations,
         "frees": trace.frees,
     }
@@ -148,21 +143,11 @@ def _contents(
     return Contents(kind, totals, by_tag, by_size)
 
 
-def _live_at_end(trace: Trace) -> int:
-    freed = sum(trace.nbytes_of[~one] for one in trace.operations if one < 0)
-    return sum(trace.nbytes_of) - freed
-
-
 def _changes(before: dict[str, Held], after: dict[str, Held]) -> tuple[Change, ...]:
     """Return what differs, the most growth first."""
-    nothing = Held()
-    pairs = (
-        (name, before.get(name, nothing), after.get(name, nothing))
-        for name in {**before, **after}
-    )
-    changes = (
-        Change(name, b.nbytes, a.nbytes, b.blocks, a.blocks)
-        for name, b, a in pairs
-        if b != a
-    )
+    changes = []
+    for name in before | after:
+        old, new = before.get(name, Held()), after.get(name, Held())
+        if old != new:
+            changes.append(Change(name, old.nbytes, new.nbytes, old.blocks, new.blocks))
     return tuple(sorted(changes, key=lambda change: (-change.growth, change.name)))

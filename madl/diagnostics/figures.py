@@ -27,17 +27,11 @@ _BANDS = (512, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20, 1 << 30)
 
 
 class Grouping(NamedTuple):
-    """The blocks of a history in a few groups, each with a colour of its own.
+    """The blocks of a history in a few groups, each with a colour of its own."""
 
-    Attributes:
-        kind: ``"holder"``, or ``"size"`` where no block has one.
-        names: Of the groups.
-        of_block: An index into ``names`` for each block.
-    """
-
-    kind: str
+    kind: str  # "holder", or "size" where no block has one
     names: tuple[str, ...]
-    of_block: "NDArray[np.int64]"
+    of_block: "NDArray[np.int64]"  # an index into names for each block
 
 
 class Band(NamedTuple):
@@ -114,23 +108,14 @@ class Summary(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What changes over time, at some of the moments.
+    """What changes over time, at some of the moments."""
 
-    Attributes:
-        moments: Where live and committed bytes are read.
-        live: Live bytes of each group.
-        committed: Committed bytes.
-        fragmentation_moments: Where fragmentation is read.
-        fragmentation: The ratio there.
-        is_sampled: Whether some moments are left out.
-    """
-
-    moments: "NDArray[np.int64]"
-    live: tuple["NDArray[np.int64]", ...]
+    moments: "NDArray[np.int64]"  # where live and committed bytes are read
+    live: tuple["NDArray[np.int64]", ...]  # of each group
     committed: "NDArray[np.int64]"
     fragmentation_moments: "NDArray[np.int64]"
     fragmentation: tuple[float, ...]
-    is_sampled: bool
+    is_sampled: bool  # whether some moments are left out
 
 
 def summarize(history: History) -> Summary:
@@ -167,13 +152,9 @@ def size_bands(history: History) -> tuple[Band, ...]:
     """Return how many blocks of which sizes there were, all through the run."""
     nbytes = history.blocks.nbytes
     band_of = np.searchsorted(_BANDS, nbytes)
-    counts = np.bincount(band_of, minlength=len(_BANDS) + 1)
-    sums = np.zeros(len(_BANDS) + 1, np.int64)
-    np.add.at(sums, band_of, nbytes)
-    return tuple(
-        Band(name, int(count), int(total))
-        for name, count, total in zip(_band_names(), counts, sums, strict=True)
-    )
+    sizes = ((n, nbytes[band_of == n]) for n in range(len(_BANDS) + 1))
+    names = _band_names()
+    return tuple(Band(names[n], len(some), int(some.sum())) for n, some in sizes)
 
 
 def group(history: History) -> Grouping:

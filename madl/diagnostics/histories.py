@@ -54,9 +54,7 @@ def open_history(
         return _with_limit(history_of_snapshot(found, path), limit)
     _refuse_device(path, device, "a trace, which is of no GPU")
     return history_of_trace(
-        found,
-        limit=limit,
-        on_progress=lambda events: on_progress(events, len(found)),
+        found, limit=limit, on_progress=lambda events: on_progress(events, len(found))
     )
 
 
@@ -96,9 +94,5 @@ def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
         reason = f"the snapshot says nothing of {which}{others}"
         raise FileFormatError(snapshot.path, 0, reason)
     if device is None:
-        device = max(known, key=lambda one: _event_count(snapshot, one))
+        device = max(known, key=lambda one: len(snapshot.events_of(one)))
     return torch_past(snapshot, device)
-
-
-def _event_count(snapshot: TorchSnapshot, device: int) -> int:
-    return len(snapshot.events[device]) if device < len(snapshot.events) else 0

@@ -33,16 +33,10 @@ class Outstanding(NamedTuple):
 
 
 class BlockKind(NamedTuple):
-    """What tells a block from others.
-
-    Attributes:
-        tag: ``None`` without one.
-        nbytes: Bytes asked for.
-        stack: The line that allocated, then its callers.
-    """
+    """What tells a block from others."""
 
     tag: str | None
-    nbytes: int
+    nbytes: int  # as asked for
     stack: Stack
 
 
@@ -54,8 +48,7 @@ def outstanding(pool: Pool | None = None) -> tuple[Outstanding, ...]:
 
     Complexity: O(blocks + pages). Thread-safe.
     """
-    blocks = live_blocks(default.pool_in_use() if pool is None else pool)
-    return grouped(blocks)
+    return grouped(live_blocks(default.pool_in_use() if pool is None else pool))
 
 
 @contextlib.contextmanager

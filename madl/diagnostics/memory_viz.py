@@ -22,7 +22,6 @@ from madl.stacks import Stack
 _PROTOCOL = 4
 _MADE_UP_ADDRESSES = 1 << 48
 """From one arena to the next, where the device has no addresses."""
-_STATES = {"live": "active_allocated", "binned": "inactive", "free": "inactive"}
 
 
 class _Event(NamedTuple):
@@ -53,16 +52,10 @@ def export_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> Non
         OSError: The file cannot be written; what was there is as before.
     """
     events = [
-        _Event(
-            "alloc",
-            base + block.offset,
-            block.capacity_nbytes,
-            stack=block.stack,
-            tag=block.tag,
-        )
+        _Event("alloc", base + one.offset, one.capacity_nbytes, 0, one.stack, one.tag)
         for base, arena in _placed(snapshot)
-        for block in arena.blocks
-        if block.state == "live"
+        for one in arena.blocks
+        if one.state == "live"
     ]
     _write(snapshot, events, path)
 
@@ -91,9 +84,7 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
                 else:
                     held[~operation] = None
         snapshot = pool.snapshot()
-        arenas: list[object] = [
-            *parts_of(pool).growth.all_arenas()
-        ]  # as in the snapshot
+        arenas: list[object] = [*parts_of(pool).growth.all_arenas()]  # as in it
         held.clear()
     base_of = dict(zip(arenas, (base for base, _ in _placed(snapshot)), strict=True))
     events: list[_Event] = []
@@ -102,16 +93,14 @@ def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
         if isinstance(one, Allocate):
             arena, offset, capacity = placed[one.id]
             if arena is not None:  # else of zero bytes
-                address = base_of[arena] + offset
-                event = _Event(
-                    "alloc", address, capacity, one.stream, one.stack, one.tag
-                )
+                at = base_of[arena] + offset
+                event = _Event("alloc", at, capacity, one.stream, one.stack, one.tag)
                 events.append(event)
                 allocated[one.id] = event
         elif isinstance(one, Free) and one.id in allocated:
             event = allocated.pop(one.id)
-            events.append(event._replace(action="free_requested"))
-            events.append(event._replace(action="free_completed"))
+            for action in ("free_requested", "free_completed"):
+                events.append(event._replace(action=action))
     _write(snapshot, events, path)
 
 
@@ -125,11 +114,10 @@ def _write(
         for start, nbytes in arena.committed_runs
     ]
     taken = [_Event("segment_alloc", s["address"], s["total_size"]) for s in segments]
+    trace = [event.as_dict(time) for time, event in enumerate(taken + events)]
     content = {
         "segments": segments,
-        "device_traces": [
-            [event.as_dict(time) for time, event in enumerate(taken + events)]
-        ],
+        "device_traces": [trace],
         "allocator_settings": {"madl": snapshot.device},
         "external_annotations": [],
     }
@@ -174,15 +162,14 @@ def _segment(
 def _block(
     address: int, nbytes: int, block: BlockSnapshot, latest: dict[int, _Event]
 ) -> dict[str, Any]:
-    frames: list[dict[str, Any]] = []
-    if block.state == "live" and address in latest:
-        frames = _frames(latest[address].stack, latest[address].tag)
+    is_live = block.state == "live"
+    event = latest.get(address) if is_live else None
     return {
         "address": address,
         "size": nbytes,
-        "requested_size": block.nbytes if block.state == "live" else 0,
-        "state": _STATES[block.state],
-        "frames": frames,
+        "requested_size": block.nbytes if is_live else 0,
+        "state": "active_allocated" if is_live else "inactive",
+        "frames": [] if event is None else _frames(event.stack, event.tag),
     }
 
 

@@ -132,12 +132,11 @@ class Recorder:
         lock: to wait would deadlock. What it queues is drained by the owner, or else
         with the next event or at the end.
         """
-        if not self._writing.acquire(blocking=False):
-            return
-        try:
-            self._drain()
-        finally:
-            self._writing.release()
+        if self._writing.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._writing.release()
 
     def _drain(self) -> None:
         while self._queue:
@@ -162,10 +161,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def record(
-    path: str | os.PathLike[str],
-    *,
-    name: str = "recorded",
-    stacks: int = 0,
+    path: str | os.PathLike[str], *, name: str = "recorded", stacks: int = 0
 ) -> Iterator[Recorder]:
     """Record the allocations of all pools and threads until the block ends.
 

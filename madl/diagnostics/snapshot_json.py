@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
 from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
 from madl.diagnostics.traces.text import stack_from_lists
@@ -34,8 +34,7 @@ class _BadSnapshotError(ValueError):
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of what ``save_snapshot`` writes."""
     text = files("madl.diagnostics").joinpath("schemas/snapshot-v1.json").read_text()
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
+    return cast("dict[str, Any]", json.loads(text))
 
 
 def save_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> None:
@@ -201,11 +200,10 @@ def _nbytes(fields: dict[str, Any], key: str) -> int:
             f'"{key}" must be a whole number from 0 and below {_NBYTES_LIMIT}, '
             f"got {_shown(value)}"
         )
-    number: int = value  # type: ignore[assignment]  # as tested above
-    return number
+    return value
 
 
-def _is_integer(value: object, limit: int) -> bool:
+def _is_integer(value: object, limit: int) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < limit
 
 

@@ -12,10 +12,7 @@ from madl.sizes import parse_nbytes
 
 @contextlib.contextmanager
 def tag(
-    name: str,
-    *,
-    limit: int | str | None = None,
-    soft_limit: int | str | None = None,
+    name: str, *, limit: int | str | None = None, soft_limit: int | str | None = None
 ) -> Iterator[str]:
     """Label all allocations of this thread or asyncio task inside the block.
 

@@ -92,11 +92,7 @@ def peak_reserved(
 ) -> int | None:
     """Return what a model reserves; ``None`` where the capacity is not enough.
 
-    Args:
-        trace: What is asked for.
-        settings: Which model, and how it is set.
-        capacity: What the device has.
-        left_out: Ids of allocations that are not made.
+    Allocations whose ids are in ``left_out`` are not made.
     """
     model = model_of(settings, capacity_nbytes=capacity)
     try:
@@ -122,8 +118,9 @@ def _of_torch(
     limit = UNLIMITED
     if settings.garbage_collection_threshold and capacity is not None:
         limit = capacity
-    peak = peak_reserved(trace, settings, limit)
-    unlimited = peak if peak is not None else peak_reserved(trace, settings, UNLIMITED)
+    peak = unlimited = peak_reserved(trace, settings, limit)
+    if unlimited is None:
+        unlimited = peak_reserved(trace, settings)
     assert unlimited is not None, "nothing refused it"
     fits = None
     if capacity is not None:

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 from madl.diagnostics.figures import Holder, largest_holders
 from madl.diagnostics.histories import past_of, trace_of
-from madl.diagnostics.history import FreeSpace
+from madl.diagnostics.history import FreeSpace, History
 from madl.diagnostics.torch.models import UNLIMITED, AllocatorSettings
 from madl.diagnostics.torch.past import TorchOutOfMemory, TorchPast
 from madl.diagnostics.torch.snapshot import is_pickle, read_torch_snapshot
 from madl.diagnostics.traces.lines import TraceSource
-from madl.diagnostics.traces.trace import Trace
 from madl.diagnostics.whatif import MADL, Outcome, outcomes, peak_reserved
 from madl.sizes import format_nbytes
 
@@ -102,53 +101,25 @@ def what_if(
     Raises:
         FileFormatError: It cannot be opened, is of another kind, or is broken.
     """
-    if not is_pickle(source):
-        return _of_trace(trace_of(source, device), capacity_nbytes, on_progress)
-    snapshot = read_torch_snapshot(source)
-    past = past_of(snapshot, device)
-    failure = past.failures[-1] if past.failures else None
-    history = past.history
-    if capacity_nbytes is None:
-        capacity_nbytes = history.limit_nbytes
-    results, error = tuple[Outcome, ...](), None
-    if past.has_events and past.trace.peak_live_nbytes < PEAK_LIMIT_NBYTES:
-        results = outcomes(past.trace, snapshot.settings, capacity_nbytes, on_progress)
-        error = _model_error(past, snapshot.settings)
-    advice, export = _advise(
-        results, past.trace.peak_live_nbytes, capacity_nbytes, snapshot.settings
-    )
-    return WhatIf(
-        name=history.name,
-        device=history.device,
-        events=len(past.trace),
-        peak_live_nbytes=past.trace.peak_live_nbytes,
-        recorded_peak_nbytes=history.peak_committed_nbytes,
-        capacity_nbytes=capacity_nbytes,
-        failure=None if failure is None else _failure(past, failure),
-        holders=largest_holders(history, history.peak_moment),
-        outcomes=results,
-        advice=advice,
-        export=export,
-        model_error=error,
-        notes=(*history.notes, *_doubt(results, failure), CAVEAT),
-    )
-
-
-def _of_trace(
-    trace: Trace, capacity: int | None, on_progress: Callable[[int, int], object]
-) -> WhatIf:
-    peak = trace.peak_live_nbytes
-    results = tuple[Outcome, ...]()
-    if peak < PEAK_LIMIT_NBYTES:
-        results = outcomes(trace, None, capacity, on_progress)
-    advice, export = _advise(results, peak, capacity, AllocatorSettings())
-    return WhatIf(
+    past, in_use = None, None
+    if is_pickle(source):
+        snapshot = read_torch_snapshot(source)
+        past, in_use = past_of(snapshot, device), snapshot.settings
+        if capacity_nbytes is None:
+            capacity_nbytes = past.history.limit_nbytes
+    trace = trace_of(source, device) if past is None else past.trace
+    peak, results = trace.peak_live_nbytes, tuple[Outcome, ...]()
+    if peak < PEAK_LIMIT_NBYTES and (past is None or past.has_events):
+        results = outcomes(trace, in_use, capacity_nbytes, on_progress)
+    used = AllocatorSettings() if in_use is None else in_use
+    advice, export = _advise(results, peak, capacity_nbytes, used)
+    found = WhatIf(
         name=trace.name,
         device=None,
         events=len(trace),
         peak_live_nbytes=peak,
         recorded_peak_nbytes=None,
-        capacity_nbytes=capacity,
+        capacity_nbytes=capacity_nbytes,
         failure=None,
         holders=(),
         outcomes=results,
@@ -156,6 +127,21 @@ def _of_trace(
         export=export,
         model_error=None,
         notes=(*trace.notes, CAVEAT),
+    )
+    return found if past is None else _with_past(found, past, used)
+
+
+def _with_past(found: WhatIf, past: TorchPast, in_use: AllocatorSettings) -> WhatIf:
+    """Add what a snapshot tells, beside its trace."""
+    history = past.history
+    failure = past.failures[-1] if past.failures else None
+    return found._replace(
+        device=history.device,
+        recorded_peak_nbytes=history.peak_committed_nbytes,
+        failure=None if failure is None else _failure(history, failure),
+        holders=largest_holders(history, history.peak_moment),
+        model_error=_model_error(past, in_use) if found.outcomes else None,
+        notes=(*history.notes, *_doubt(found.outcomes, failure), CAVEAT),
     )
 
 
@@ -181,8 +167,8 @@ def _doubt(
     )
 
 
-def _failure(past: TorchPast, failure: TorchOutOfMemory) -> Failure:
-    history, moment = past.history, failure.moment
+def _failure(history: History, failure: TorchOutOfMemory) -> Failure:
+    moment = failure.moment
     return Failure(
         requested_nbytes=failure.requested_nbytes,
         place=failure.place,

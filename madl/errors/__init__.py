@@ -61,9 +61,7 @@ class FreedMemoryError(MadlError, ValueError):
 
     def __init__(self, device: str, nbytes: int, use: str) -> None:
         super().__init__(device, nbytes, use)
-        self.device = device
-        self.nbytes = nbytes
-        self.use = use
+        self.device, self.nbytes, self.use = device, nbytes, use
 
     def __str__(self) -> str:
         return (
@@ -78,8 +76,7 @@ class UnknownBlockError(MadlError, ValueError):
 
     def __init__(self, offset: int, nbytes: int) -> None:
         super().__init__(offset, nbytes)
-        self.offset = offset
-        self.nbytes = nbytes
+        self.offset, self.nbytes = offset, nbytes
 
     def __str__(self) -> str:
         return (
@@ -93,8 +90,7 @@ class NotContiguousError(MadlError, ValueError):
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         super().__init__(shape, strides)
-        self.shape = shape
-        self.strides = strides
+        self.shape, self.strides = shape, strides
 
     def __str__(self) -> str:
         return (
@@ -108,9 +104,7 @@ class CorruptedPoolError(MadlError, AssertionError):
 
     def __init__(self, what: str, found: object, expected: object) -> None:
         super().__init__(what, found, expected)
-        self.what = what
-        self.found = found
-        self.expected = expected
+        self.what, self.found, self.expected = what, found, expected
 
     def __str__(self) -> str:
         return (
@@ -132,13 +126,11 @@ class MemoryCorruptionError(MadlError):
         self.damages = damages
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                *map(str, self.damages),
-                "Try: look at what has used these blocks since, or the ones beside "
-                "them; pool.check() in between narrows down when it was written",
-            ]
+        advice = (
+            "Try: look at what has used these blocks since, or the ones beside them; "
+            "pool.check() in between narrows down when it was written"
         )
+        return "\n".join([*map(str, self.damages), advice])
 
 
 class LeakError(MadlError):
@@ -151,9 +143,7 @@ class LeakError(MadlError):
         traces: tuple[tuple[Stack, tuple[int, int]], ...] = (),
     ) -> None:
         super().__init__(device, leaked, traces)
-        self.device = device
-        self.leaked = leaked
-        self.traces = traces
+        self.device, self.leaked, self.traces = device, leaked, traces
 
     def __str__(self) -> str:
         listed = ", ".join(
@@ -178,9 +168,7 @@ class FileFormatError(MadlError, ValueError):
 
     def __init__(self, path: str, line: int, reason: str) -> None:
         super().__init__(path, line, reason)
-        self.path = path
-        self.line = line
-        self.reason = reason
+        self.path, self.line, self.reason = path, line, reason
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line else self.path
@@ -192,9 +180,7 @@ class ConfigurationError(MadlError, ValueError):
 
     def __init__(self, variable: str, reason: str, advice: str) -> None:
         super().__init__(variable, reason, advice)
-        self.variable = variable
-        self.reason = reason
-        self.advice = advice
+        self.variable, self.reason, self.advice = variable, reason, advice
 
     def __str__(self) -> str:
         return f"{self.reason}. Try: {self.advice}"
@@ -209,9 +195,7 @@ class BackendNotFoundError(BackendError, LookupError):
 
     def __init__(self, device: str, installed: tuple[str, ...], reason: str) -> None:
         super().__init__(device, installed, reason)
-        self.device = device
-        self.installed = installed
-        self.reason = reason
+        self.device, self.installed, self.reason = device, installed, reason
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
@@ -227,9 +211,7 @@ class BackendCallError(BackendError, RuntimeError):
 
     def __init__(self, device: str, action: str, native: NativeFailure) -> None:
         super().__init__(device, action, native)
-        self.device = device
-        self.action = action
-        self.native = native
+        self.device, self.action, self.native = device, action, native
 
     def __str__(self) -> str:
         return f"{self.device}: cannot {self.action}: {self.native}"
@@ -240,9 +222,7 @@ class AttachError(BackendError, RuntimeError):
 
     def __init__(self, device: str, nbytes: int, reason: str) -> None:
         super().__init__(device, nbytes, reason)
-        self.device = device
-        self.nbytes = nbytes
-        self.reason = reason
+        self.device, self.nbytes, self.reason = device, nbytes, reason
 
     def __str__(self) -> str:
         return (
@@ -256,9 +236,7 @@ class MissingCapabilityError(BackendError, NotImplementedError):
 
     def __init__(self, device: str, capability: str, alternative: str) -> None:
         super().__init__(device, capability, alternative)
-        self.device = device
-        self.capability = capability
-        self.alternative = alternative
+        self.device, self.capability, self.alternative = device, capability, alternative
 
     def __str__(self) -> str:
         return f"{self.device} has no {self.capability}. Try: {self.alternative}"
@@ -269,8 +247,7 @@ class ForkError(BackendError):
 
     def __init__(self, device: str, parent_pid: int) -> None:
         super().__init__(device, parent_pid)
-        self.device = device
-        self.parent_pid = parent_pid
+        self.device, self.parent_pid = device, parent_pid
 
     def __str__(self) -> str:
         return (

@@ -155,12 +155,11 @@ def _limit(report: OutOfMemoryReport) -> str | None:
     """Say how far which limit would have to go, and whether the device has that."""
     if report.native is not None:
         return None
-    limit = report.limit_nbytes
+    limit, which = report.limit_nbytes, "limit"
     if report.is_over_device_limit:
-        limit = report.device_limit_nbytes
+        limit, which = report.device_limit_nbytes, "limit of the device"
     if limit is None:
         return None
-    which = "limit of the device" if report.is_over_device_limit else "limit"
     enough = report.enough_limit_nbytes
     unused = report.device_unused_nbytes
     if unused is not None and enough - limit > unused:

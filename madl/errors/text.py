@@ -82,15 +82,11 @@ def _surroundings(report: OutOfMemoryReport) -> Iterator[tuple[str, str]]:
 
 
 def _limits(report: OutOfMemoryReport) -> str:
-    limits = [
-        f"{name} {format_nbytes(limit)}"
-        for name, limit in (
-            ("limit", report.limit_nbytes),
-            ("limit of all pools", report.device_limit_nbytes),
-        )
-        if limit is not None
-    ]
-    return "".join(f", {limit}" for limit in limits)
+    ours, shared = report.limit_nbytes, report.device_limit_nbytes
+    text = "" if ours is None else f", limit {format_nbytes(ours)}"
+    if shared is not None:
+        text += f", limit of all pools {format_nbytes(shared)}"
+    return text
 
 
 def _held(holder: Holder) -> str:
@@ -102,9 +98,4 @@ def _held(holder: Holder) -> str:
 
 
 def _wrap(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text,
-        _WIDTH,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)

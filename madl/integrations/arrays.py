@@ -88,21 +88,13 @@ def empty_like(
         TypeError: NumPy has no dtype of the model's name; pass ``dtype``.
     """
     if shape is None or dtype is None:
-        like = _described(model, dtype)
-        shape = like[0] if shape is None else shape
-        dtype = like[1]
+        if not (hasattr(model, "shape") and hasattr(model, "dtype")):
+            import numpy as np
+
+            model = np.asarray(model)
+        shape = tuple(model.shape) if shape is None else shape
+        dtype = _dtype_of(model.dtype) if dtype is None else dtype
     return empty(shape, dtype, device=device)
-
-
-def _described(model: Any, dtype: Any) -> tuple[Shape, Any]:  # noqa: ANN401  # what NumPy takes
-    """Return shape and dtype of a model, the latter only if none is given."""
-    import numpy as np
-
-    if not (hasattr(model, "shape") and hasattr(model, "dtype")):
-        model = np.asarray(model)
-    if dtype is not None:
-        return tuple(model.shape), dtype
-    return tuple(model.shape), _dtype_of(model.dtype)
 
 
 def _dtype_of(named: Any) -> "np.dtype[Any]":  # noqa: ANN401  # of any library
@@ -116,11 +108,7 @@ def _dtype_of(named: Any) -> "np.dtype[Any]":  # noqa: ANN401  # of any library
 
 
 def dimensions_of(shape: Shape) -> tuple[int, ...]:
-    """Return a shape as a tuple.
-
-    Raises:
-        ValueError: A dimension is negative.
-    """
+    """Return a shape as a tuple; a negative dimension is a ValueError."""
     # Not isinstance(): that of a protocol costs more than an array.
     sizes: Any = shape if hasattr(shape, "__len__") else (shape,)
     dimensions = tuple(operator.index(size) for size in sizes)

@@ -85,9 +85,9 @@ class CudaPool:
                 f"{self.device} has a CudaPool already: {_pools[self.index]}; use "
                 f"CudaPool.of({self.device!r})"
             )
-        total = self._backend.memory_info().total_nbytes
-        asked = total if limit is None else parse_nbytes(limit, name="limit")
-        asked = min(asked, total)
+        total = asked = self._backend.memory_info().total_nbytes
+        if limit is not None:
+            asked = min(parse_nbytes(limit, name="limit"), total)
         page_nbytes = self._backend.page_nbytes
         self.limit_nbytes: int = asked // page_nbytes * page_nbytes
         if not self.limit_nbytes:
@@ -193,9 +193,8 @@ class CudaPool:
     def __repr__(self) -> str:
         if os.getpid() != self._process:
             return f"<madl CudaPool on {self.device}: of process {self._process}>"
-        return (
-            f"<madl CudaPool on {self.device}: {self.stats().live_nbytes} bytes live>"
-        )
+        live = self.stats().live_nbytes
+        return f"<madl CudaPool on {self.device}: {live} bytes live>"
 
 
 MALLOC, FREE, RECORD_STREAM = (

@@ -125,13 +125,7 @@ class Report(NamedTuple):
         in_use = [row for row in self.devices if row.live_nbytes is not None]
         for row in in_use or self.devices:
             worker = row.worker.rpartition("//")[2]
-            sizes = (
-                row.live_nbytes,
-                row.live_high_water_nbytes,
-                row.committed_nbytes,
-                row.limit_nbytes,
-                row.available_nbytes,
-            )
+            sizes = (*row[4:], row.available_nbytes)  # those of the pool come last
             cells = ["-" if size is None else format_nbytes(size) for size in sizes]
             table.add_row(worker, row.device, *cells)
         for worker, failure in self.failures.items():
@@ -186,9 +180,8 @@ def _figures(pool: Pool) -> dict[str, int | None]:
 
 def _serialize(memory: Memory) -> tuple[dict[str, Any], list[Any]]:
     """Return what Dask sends for a memory; of the host's, without a copy."""
-    header = {"nbytes": memory.nbytes, "tag": memory.tag}
-    is_viewed = is_plain_host(memory)
-    return header, [memory.memoryview() if is_viewed else memory.tobytes()]
+    content = memory.memoryview() if is_plain_host(memory) else memory.tobytes()
+    return {"nbytes": memory.nbytes, "tag": memory.tag}, [content]
 
 
 def _deserialize(header: dict[str, Any], frames: list[Any]) -> Memory:

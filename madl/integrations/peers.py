@@ -11,29 +11,16 @@ from madl.pool.allocate import parts_of
 
 
 def import_peer(name: str, package: str) -> ModuleType:
-    """Import a library.
-
-    Args:
-        name: Of the module.
-        package: What to install for it.
-
-    Raises:
-        ImportError: With what to install.
-    """
+    """Import a module; the ImportError names the package to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(
-            f"{name} cannot be imported: {error}; pip install {package}"
-        ) from error
+        reason = f"{name} cannot be imported: {error}; pip install {package}"
+        raise ImportError(reason) from error
 
 
 def cuda_backend_of(pool: object) -> CudaBackend:
-    """Return what a pool of CUDA memory takes it from.
-
-    Raises:
-        TypeError: The pool is of another device, or none.
-    """
+    """Return what a pool of CUDA memory takes it from; else raise a TypeError."""
     backend = parts_of(pool).backend.backend if isinstance(pool, Pool) else None
     if not isinstance(backend, CudaBackend):
         raise TypeError(

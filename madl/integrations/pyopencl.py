@@ -50,17 +50,12 @@ class PoolAllocator:
         backend = _backend_of(pool)
         self.pool = pool
         self.queue = backend.queue if queue is None else queue
-        is_default = backend.stream_key(self.queue) == backend.stream_key(backend.queue)
-        is_coarse = backend.alignment > BLOCK_GRANULARITY
-        options = {
-            "alignment": backend.alignment if is_coarse else None,
-            "stream": None if is_default else self.queue,
-            "tag": tag,
-        }
         # Only those that are set: an allocation without options is quickest.
-        self._options: dict[str, Any] = {
-            name: option for name, option in options.items() if option is not None
-        }
+        self._options: dict[str, Any] = {} if tag is None else {"tag": tag}
+        if backend.alignment > BLOCK_GRANULARITY:
+            self._options["alignment"] = backend.alignment
+        if backend.stream_key(self.queue) != backend.stream_key(backend.queue):
+            self._options["stream"] = self.queue
         self._view: Any = backend.view  # memory.native, without the ways round it
 
     def __call__(self, nbytes: int) -> "cl.Buffer | cl.SVM | None":

@@ -21,8 +21,8 @@ class Token:
     """Stands for memory in other processes; made by ``madl.share``.
 
     It owns a reference to the memory, here and where it has arrived, beside the
-    ``Memory`` itself.
-    ``pickle`` alone will do only between processes that multiprocessing has related.
+    ``Memory`` itself. ``pickle`` alone will do only between processes that
+    multiprocessing has related.
     """
 
     __slots__ = ("_offset", "_shared", "nbytes", "owner_pid")
@@ -66,9 +66,8 @@ def share(memory: Memory) -> Token:
     """Return a token, by which another process attaches the memory without a copy.
 
     Both see each other's writes, in no defined order: synchronize by a queue, a barrier
-    or a lock. A block is never handed out again
-    by its pool, shared or not, and the memory goes back to the system when the last
-    process has let go of it.
+    or a lock. A block is never handed out again by its pool, shared or not, and the
+    memory goes back to the system when the last process has let go of it.
 
     Args:
         memory: Of device ``"shared"``, whole.

@@ -21,9 +21,7 @@ _kept: dict[int, tuple[Any, Any]] = {}
 
 
 def tensor(
-    memory: Memory,
-    dtype: "torch.dtype | None" = None,
-    shape: Shape | None = None,
+    memory: Memory, dtype: "torch.dtype | None" = None, shape: Shape | None = None
 ) -> "torch.Tensor":
     """Return a tensor over a memory, without a copy.
 

@@ -170,11 +170,10 @@ def default_pool_options(
 
 def origins(options: Iterable[str]) -> str:
     """Return in words where options have their values from; empty for defaults."""
-    states = (_state(SETTINGS[option]) for option in options)
     return ", ".join(
-        f"{state.option} {state.value} is from {_said_by(state)}"
-        for state in states
-        if state.origin != "default"
+        f"{option} {state.value} is from {_said_by(state)}"
+        for option in options
+        if (state := _state(SETTINGS[option])).origin != "default"
     )
 
 
@@ -196,9 +195,8 @@ def _said(setting: Setting) -> _Said:
 
 
 def _value(setting: Setting, said: _Said, device: str) -> object:
-    if setting.is_by_device:
-        values = cast("Mapping[str, object]", said.value)
-        return for_device(values, device, setting.default)
+    if isinstance(said.value, Mapping):  # it is by device
+        return for_device(said.value, device, setting.default)
     return said.value
 
 
@@ -211,14 +209,9 @@ def _read(option: str, device: str, where: str) -> object:
 
 def _state(setting: Setting) -> SettingState:
     said = _said(setting)
-    return SettingState(
-        setting.option,
-        setting.variable,
-        shown(said.value),
-        said.origin,
-        said.where,
-        _late(setting, said),
-    )
+    value, late = shown(said.value), _late(setting, said)
+    option, variable, *_ = setting
+    return SettingState(option, variable, value, said.origin, said.where, late)
 
 
 def _late(setting: Setting, said: _Said) -> tuple[str, ...]:

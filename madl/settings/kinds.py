@@ -71,9 +71,7 @@ def _fit(given: object, name: str) -> str:
 
 def _names(given: object, name: str) -> tuple[str, ...]:
     texts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"{name} must be names with commas, got {given!r}")
-    found = tuple(texts)
+    found = tuple(texts) if isinstance(texts, Iterable) else (None,)
     if not all(isinstance(text, str) for text in found):
         raise TypeError(f"{name} must be names with commas, got {given!r}")
     return tuple(text.strip() for text in found if text.strip())

@@ -24,6 +24,27 @@ from madl.settings.kinds import (
 PREFIX = "MADL_"
 
 
+_DEFAULT_POOL = "a device's default pool is made"
+_ANY_POOL = "a pool is made without `pooling=`"
+_ONCE = "madl first looks for plugins"
+
+_MEANINGS = {
+    "limit": "Bytes that a default pool may have committed at once, PyTorch's too.",
+    "page_size": "The unit in which it commits; `none` for what suits device and "
+    "limit.",
+    "huge_pages": "Whether it asks for huge OS pages; `none` for what suits the pages.",
+    "fit": "Which free block it takes: the lowest that fits, or the smallest.",
+    "recycle": "Whether it commits idle pages elsewhere before it takes new ones.",
+    "pooling": "Whether freed memory is kept for reuse; `off` for sanitizers and "
+    "memory profilers.",
+    "debug": "Whether pools look for damage, with guards around blocks; `pages` adds "
+    "guard pages where there can be some.",
+    "plugins": "Modules to use as plugins, as in `madl_toy,fast=my.module`.",
+    "disable_plugin_autoload": "Whether the plugins that are installed are left out.",
+    "ignore": "Variables that begin with `MADL_` and belong to other programs.",
+}
+
+
 class Setting(NamedTuple):
     """Something that ``configure`` and an environment variable say."""
 
@@ -32,107 +53,39 @@ class Setting(NamedTuple):
     variable: str
     kind: Kind
     default: object
-    meaning: str
     is_read: str
     """When."""
-    is_by_device: bool = False
 
+    @property
+    def is_by_device(self) -> bool:
+        """Whether each device may have a value of its own."""
+        return self.is_read in (_DEFAULT_POOL, _ANY_POOL)
 
-_DEFAULT_POOL = "a device's default pool is made"
-_ANY_POOL = "a pool is made without `pooling=`"
-_ONCE = "madl first looks for plugins"
+    @property
+    def meaning(self) -> str:
+        """What it says, in a sentence."""
+        return _MEANINGS[self.option]
+
 
 SETTINGS = {
     setting.option: setting
     for setting in (
-        Setting(
-            "limit",
-            "MADL_LIMIT",
-            NBYTES,
-            None,
-            "Bytes that a default pool may have committed at once, PyTorch's too.",
-            _DEFAULT_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "page_size",
-            "MADL_PAGE_SIZE",
-            NBYTES,
-            None,
-            "The unit in which it commits; `none` for what suits device and limit.",
-            _DEFAULT_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "huge_pages",
-            "MADL_HUGE_PAGES",
-            HUGE_PAGES,
-            None,
-            "Whether it asks for huge OS pages; `none` for what suits the pages.",
-            _DEFAULT_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "fit",
-            "MADL_FIT",
-            FIT,
-            "first",
-            "Which free block it takes: the lowest that fits, or the smallest.",
-            _DEFAULT_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "recycle",
-            "MADL_RECYCLE",
-            SWITCH,
-            True,
-            "Whether it commits idle pages elsewhere before it takes new ones.",
-            _DEFAULT_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "pooling",
-            "MADL_POOL",
-            SWITCH,
-            True,
-            "Whether freed memory is kept for reuse; `off` for sanitizers and memory "
-            "profilers.",
-            _ANY_POOL,
-            is_by_device=True,
-        ),
-        Setting(
-            "debug",
-            "MADL_DEBUG",
-            DEBUG,
-            False,
-            "Whether pools look for damage, with guards around blocks; `pages` adds "
-            "guard pages where there can be some.",
-            "a pool is made without `debug=`",
-        ),
-        Setting(
-            "plugins",
-            "MADL_PLUGINS",
-            NAMES,
-            (),
-            "Modules to use as plugins, as in `madl_toy,fast=my.module`.",
-            _ONCE,
-        ),
+        Setting("limit", "MADL_LIMIT", NBYTES, None, _DEFAULT_POOL),
+        Setting("page_size", "MADL_PAGE_SIZE", NBYTES, None, _DEFAULT_POOL),
+        Setting("huge_pages", "MADL_HUGE_PAGES", HUGE_PAGES, None, _DEFAULT_POOL),
+        Setting("fit", "MADL_FIT", FIT, "first", _DEFAULT_POOL),
+        Setting("recycle", "MADL_RECYCLE", SWITCH, True, _DEFAULT_POOL),
+        Setting("pooling", "MADL_POOL", SWITCH, True, _ANY_POOL),
+        Setting("debug", "MADL_DEBUG", DEBUG, False, "a pool is made without `debug=`"),
+        Setting("plugins", "MADL_PLUGINS", NAMES, (), _ONCE),
         Setting(
             "disable_plugin_autoload",
             "MADL_DISABLE_PLUGIN_AUTOLOAD",
             SWITCH,
             False,
-            "Whether the plugins that are installed are left out.",
             _ONCE,
         ),
-        Setting(
-            "ignore",
-            "MADL_IGNORE",
-            NAMES,
-            (),
-            "Variables that begin with `MADL_` and belong to other programs.",
-            "madl reads any other",
-        ),
+        Setting("ignore", "MADL_IGNORE", NAMES, (), "madl reads any other"),
     )
 }
 

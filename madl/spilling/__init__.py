@@ -168,10 +168,8 @@ class Spillable:
         memory = self._memory
         if memory is None or self._users or is_viewed(memory) or has_slices(memory):
             return 0
-        if self._to == "host":
-            self._copy = HostCopy(memory)
-        else:
-            self._copy = FileCopy(memory, self._directory)
+        is_host = self._to == "host"
+        self._copy = HostCopy(memory) if is_host else FileCopy(memory, self._directory)
         self._memory = None
         capacity = memory.capacity
         # Without a GIL, references that another thread made for its views are merged
@@ -212,12 +210,12 @@ class SpillQueue:
     """All that can be spilled from one pool with one priority."""
 
     def __init__(self) -> None:
-        self._members: weakref.WeakSet[Spillable] = weakref.WeakSet()
+        self.members: weakref.WeakSet[Spillable] = weakref.WeakSet()
 
     def add(self, spillable: Spillable) -> None:
         """Ask this one too from now on, as long as it lives."""
         with _lock:
-            self._members.add(spillable)
+            self.members.add(spillable)
 
     def spill_oldest(self, nbytes: int) -> Freed:
         """Spill what was not used for the longest time, until so much is free."""
@@ -235,8 +233,7 @@ class SpillQueue:
 
     def _by_use(self) -> list[Spillable]:
         with _lock:
-            members = living(self._members)
-        return sorted(members, key=lambda one: one.last_used)
+            return sorted(living(self.members), key=lambda one: one.last_used)
 
     def _spill(self, members: list[Spillable], nbytes: int) -> int:
         freed = 0
@@ -255,20 +252,14 @@ class SpillQueue:
         finally:
             del failure  # its traceback has this frame: a reference cycle
 
-    def forget_locks(self) -> None:
-        """Replace the locks of all members, in a forked child."""
-        for spillable in living(self._members):
-            spillable.forget_lock()
-
     def spill_rest(self, nbytes: int) -> Freed:
         """Spill all: enough may be free by now, but in too small pieces."""
         del nbytes
         return Freed(self._spill(self._by_use(), sys.maxsize))
 
 
-_queues: "weakref.WeakKeyDictionary[Pool, dict[int, SpillQueue]]" = (
-    weakref.WeakKeyDictionary()
-)
+_queues: "weakref.WeakKeyDictionary[Pool, dict[int, SpillQueue]]"
+_queues = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 
 
@@ -289,7 +280,8 @@ def _after_fork_in_child() -> None:
     _lock = threading.RLock()  # its owner may be a thread that the child does not have
     for queues in list(_queues.values()):
         for queue in queues.values():
-            queue.forget_locks()
+            for spillable in living(queue.members):
+                spillable.forget_lock()
 
 
 if hasattr(os, "register_at_fork"):

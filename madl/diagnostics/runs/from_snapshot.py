@@ -1,7 +1,6 @@
 """The history of a pool's snapshot: its blocks, as if allocated in address order."""
 
 from pathlib import PurePath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,17 +18,8 @@ _ORDER = (
 )
 
 
-class _Placed(NamedTuple):
-    address: int
-    arena: ArenaSnapshot
-
-
 def history_of_snapshot(snapshot: PoolSnapshot, path: str) -> History:
     """Return where the blocks of a snapshot lie; it is a history of allocations only.
-
-    Args:
-        snapshot: Of one pool.
-        path: Of its file, which names the history.
 
     Raises:
         FileFormatError: Addresses or sizes are too large to be added up.
@@ -76,12 +66,12 @@ def history_of_snapshot(snapshot: PoolSnapshot, path: str) -> History:
     )
 
 
-def _placed(snapshot: PoolSnapshot, path: str) -> list[_Placed]:
+def _placed(snapshot: PoolSnapshot, path: str) -> list[tuple[int, ArenaSnapshot]]:
     """Return the arenas with an address each, its own or one that no other has."""
-    placed, end = list[_Placed](), 0
+    placed, end = list[tuple[int, ArenaSnapshot]](), 0
     for arena in snapshot.arenas:
         address = end if arena.address is None else arena.address
-        placed.append(_Placed(address, arena))
+        placed.append((address, arena))
         end += arena.nbytes + _GAP_NBYTES
         if max(end, address + arena.nbytes) >= ADDRESS_LIMIT:
             reason = f"an arena ends at {address + arena.nbytes}, no address of memory"

@@ -71,10 +71,8 @@ def history_of_trace(
 ) -> History:
     """Replay a trace through a pool on ``sim`` and note where each block lies.
 
-    Args:
-        trace: What to allocate and free. Streams are ignored: the pool has one.
-        limit: Bytes that may be committed.
-        on_progress: Called now and then with the events done since the last call.
+    Streams are ignored: the pool has one. ``on_progress`` is called now and then with
+    the events done since the last call.
 
     Raises:
         OutOfMemoryError: The trace needs more than the limit, or than ``sim`` has.
@@ -106,10 +104,7 @@ def history_of_trace(
 
 
 def _places(trace: Trace) -> tuple["array[int]", tuple[str | None, ...]]:
-    """Return where each block was asked for: the innermost frame of its stack.
-
-    A trace carries stacks only if they were recorded.
-    """
+    """Return where each block was asked for: the innermost frame of its stack."""
     stack_of = trace.stack_of
     if stack_of is None:
         return array("q", bytes(8 * trace.allocations)), (None,)

@@ -1,7 +1,9 @@
 """Address maps: a log of committed ranges; ranges end to end; an arena as text."""
 
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,35 +26,36 @@ class RangeLog:
     """
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._end_of: dict[int, int] = {}
-        self._since: dict[int, int] = {}
+        self._taken: list[tuple[int, int, int]] = []
+        """Start, end and first moment of each range, in order; none overlap."""
         self._past = array("q")
         """Four numbers a range that is no more: address, nbytes, start, stop."""
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return what is taken now as ``(address, nbytes)``, lowest first."""
-        return [(start, self._end_of[start] - start) for start in self._starts]
+        return [(start, end - start) for start, end, _ in self._taken]
 
     def add(self, address: int, nbytes: int, moment: int) -> None:
         """Take a range."""
         self.remove(address, nbytes, moment)
         if nbytes > 0:
-            self._insert(address, address + nbytes, moment)
+            insort(self._taken, (address, address + nbytes, moment))
 
     def remove(self, address: int, nbytes: int, moment: int) -> None:
         """Give a range back; what is left of the ranges that it cuts stays."""
         end = address + nbytes
-        first = bisect_right(self._starts, address)
-        if first and self._end_of[self._starts[first - 1]] > address:
-            first -= 1
-        last = first
-        while last < len(self._starts) and self._starts[last] < end:
-            last += 1
-        cut = self._starts[first:last]
-        del self._starts[first:last]
-        for start in cut:
-            self._cut(start, address, end, moment)
+        first = bisect_right(self._taken, address, key=itemgetter(1))
+        last = bisect_left(self._taken, end, first, key=itemgetter(0))
+        left = []
+        for start, stop, since in self._taken[first:last]:
+            low, high = max(start, address), min(stop, end)
+            if since < moment:
+                self._past.extend((low, high - low, since, moment))
+            if start < low:
+                left.append((start, low, since))
+            if high < stop:
+                left.append((high, stop, since))
+        self._taken[first:last] = left
 
     def rows(self, last_moment: int) -> "array[int]":
         """Return four numbers a range: address, nbytes, start, stop.
@@ -61,25 +64,9 @@ class RangeLog:
         stop after ``last_moment``.
         """
         rows = array("q", self._past)
-        for start in self._starts:
-            rows.extend((start, self._end_of[start] - start))
-            rows.extend((self._since[start], last_moment + 1))
+        for start, end, since in self._taken:
+            rows.extend((start, end - start, since, last_moment + 1))
         return rows
-
-    def _insert(self, start: int, end: int, since: int) -> None:
-        insort(self._starts, start)
-        self._end_of[start] = end
-        self._since[start] = since
-
-    def _cut(self, start: int, address: int, end: int, moment: int) -> None:
-        stop, since = self._end_of.pop(start), self._since.pop(start)
-        low, high = max(start, address), min(stop, end)
-        if since < moment:
-            self._past.extend((low, high - low, since, moment))
-        if start < low:
-            self._insert(start, low, since)
-        if high < stop:
-            self._insert(high, stop, since)
 
 
 class AddressMap(NamedTuple):
@@ -162,24 +149,20 @@ def occupancy_line(snapshot: PoolSnapshot, *, width: int = 64) -> str:
 
 
 def _draw(arena: ArenaSnapshot, span: int, width: int) -> str:
-    live = _fill(
-        [(b.offset, b.capacity_nbytes) for b in arena.blocks if b.state == "live"],
-        span,
-        width,
+    blocks = [(b.offset, b.capacity_nbytes) for b in arena.blocks if b.state == "live"]
+    live, committed = (
+        _fill(ranges, span, width) for ranges in (blocks, arena.committed_runs)
     )
-    committed = _fill(list(arena.committed_runs), span, width)
     return "".join(map(_character, live, committed))
 
 
 def _character(live: float, committed: float) -> str:
-    if live > 0.995:
-        return "#"
     if live > 0:
-        return "+" if live >= 0.5 else "-"
+        return "#" if live > 0.995 else "+" if live >= 0.5 else "-"
     return "." if committed >= 0.5 else "_"
 
 
-def _fill(ranges: list[tuple[int, int]], span: int, width: int) -> list[float]:
+def _fill(ranges: Iterable[tuple[int, int]], span: int, width: int) -> list[float]:
     """Return for each of ``width`` equal pieces of ``span`` how much is covered."""
     covered = [0.0] * width
     for offset, nbytes in ranges:

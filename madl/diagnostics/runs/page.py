@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from madl.diagnostics.figures import (
-    UNNAMED,
-    Curves,
-    Summary,
-    curves,
-    group,
-    summarize,
-)
+from madl.diagnostics.figures import UNNAMED, Curves, Summary, curves, group, summarize
 from madl.diagnostics.history import OUT_OF_MEMORY, History
 from madl.diagnostics.runs.map import AddressMap, address_map
 from madl.sizes import format_nbytes
@@ -54,7 +47,10 @@ def page_data(history: History) -> dict[str, Any]:
         "last_moment": history.last_moment,
         "peak_moment": summary.peak_moment,
         "span": arenas.span,
-        "arenas": _arena_list(arenas, history),
+        "arenas": [
+            {"at": offset, "address": str(start) if history.has_addresses else None}
+            for start, _, offset in zip(*map(np.ndarray.tolist, arenas), strict=True)
+        ],
         "map_note": _map_note(history, arenas),
         "holders": holders,
         "places": places,
@@ -114,12 +110,10 @@ def _rows(
     history: History, arenas: AddressMap
 ) -> tuple["NDArray[np.int64]", list[str]]:
     """Return which blocks are on the map, and what to say of the others."""
-    blocks = history.blocks
-    is_there = arenas.contain(blocks.address)
-    notes = []
-    rows = np.flatnonzero((blocks.nbytes > 0) & is_there)
-    outside = int(np.count_nonzero((blocks.nbytes > 0) & ~is_there))
-    if outside:
+    blocks, notes = history.blocks, list[str]()
+    is_there, has_bytes = arenas.contain(blocks.address), blocks.nbytes > 0
+    rows = np.flatnonzero(has_bytes & is_there)
+    if outside := int(np.count_nonzero(has_bytes & ~is_there)):
         notes.append(f"{outside:,} blocks lie outside all segments; no map shows them.")
     if len(rows) > BLOCKS_ON_PAGE:
         order = np.argsort(blocks.nbytes[rows], kind="stable")[-BLOCKS_ON_PAGE:]
@@ -143,14 +137,6 @@ def _names(
     number_of[order] = np.arange(len(order))
     shown = [UNNAMED if names[n] is None else _cut(names[n] or "") for n in order]
     return number_of[column], [*shown, OTHER_NAMES]
-
-
-def _arena_list(arenas: AddressMap, history: History) -> list[dict[str, Any]]:
-    columns = (arenas.offset.tolist(), arenas.start.tolist())
-    return [
-        {"at": offset, "address": str(start) if history.has_addresses else None}
-        for offset, start in zip(*columns, strict=True)
-    ]
 
 
 def _map_note(history: History, arenas: AddressMap) -> str:

@@ -28,10 +28,7 @@ def verify(
 ) -> Verified:
     """Replay a trace; write to every block, and compare it before its free.
 
-    Args:
-        trace: What to allocate and free.
-        pool: A pool of a device that the CPU reaches, or that copies.
-        on_progress: Called now and then with the events done since the last call.
+    ``on_progress`` is called now and then with the events done since the last call.
 
     Raises:
         CorruptedPoolError: A block does not hold what was written to it.

@@ -66,12 +66,16 @@ class Fields:
             self.refuse(key, f"must be text, got {shown(value)}")
         return value
 
-    def dicts(self, key: str) -> Iterator["Fields"]:
-        """Yield the dicts in a list."""
+    def values_of(self, key: str) -> list[object]:
+        """Return a list."""
         value = self.values.get(key)
         if not isinstance(value, list):
             self.refuse(key, f"must be a list, got {shown(value)}")
-        for number, one in enumerate(value):
+        return value
+
+    def dicts(self, key: str) -> Iterator["Fields"]:
+        """Yield the dicts in a list."""
+        for number, one in enumerate(self.values_of(key)):
             yield Fields(one, self.path, f"{self.where}{key}[{number}].")
 
     def refuse(self, key: str, reason: str) -> NoReturn:

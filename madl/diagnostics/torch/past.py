@@ -56,11 +56,6 @@ class TorchPast:
     has_events: bool
 
 
-class _Held(NamedTuple):
-    row: int
-    allocation: int
-
-
 def torch_past(snapshot: TorchSnapshot, device: int) -> TorchPast:
     """Return the past of a device, as far as the snapshot tells.
 
@@ -80,8 +75,7 @@ class _Past:
     def __init__(self, snapshot: TorchSnapshot, device: int) -> None:
         self._name = snapshot.name
         self._device = device
-        is_known = device < len(snapshot.events)
-        self._events = snapshot.events[device] if is_known else ()
+        self._events = snapshot.events_of(device)
         self._segments = [one for one in snapshot.segments if one.device == device]
         self._at_end = {
             block.address: (block, segment.stream)
@@ -92,7 +86,8 @@ class _Past:
         self._builder = TraceBuilder()
         self._log = RangeLog()
         self._columns = tuple(array("q") for _ in BlockTable._fields)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, tuple[int, int]] = {}
+        """Row and allocation of what is live, by its address."""
         self._places: dict[str | None, int] = {None: 0}
         self._failures: list[TorchOutOfMemory] = []
         self._contradictions = 0
@@ -103,18 +98,14 @@ class _Past:
         for event in self._events:
             self._do(event)
         trace = self._builder.finish(self._name)
-        if sum(trace.nbytes_of) >= TOTAL_LIMIT_NBYTES:
+        if (total := sum(trace.nbytes_of)) >= TOTAL_LIMIT_NBYTES:
             raise BadEventError(
                 f"all requests together must be below {TOTAL_LIMIT_NBYTES} bytes, "
-                f"got {sum(trace.nbytes_of)}"
+                f"got {total}"
             )
         self._last_moment = max(self._last_moment, len(trace))
-        return TorchPast(
-            self._history(trace, notes),
-            trace,
-            tuple(self._failures),
-            has_events=bool(self._events),
-        )
+        history, failures = self._history(trace, notes), tuple(self._failures)
+        return TorchPast(history, trace, failures, has_events=bool(self._events))
 
     def _begin(self) -> list[str]:
         """Put in place what was there before the events; say how much that was."""
@@ -153,12 +144,9 @@ class _Past:
         if event.address in self._held:
             self._contradictions += 1
             self._free(event.address)
-        self._held[event.address] = _Held(
-            len(self._columns[0]),
-            self._builder.allocate(
-                event.nbytes, stream=event.stream, tag=_one_line(event.place)
-            ),
-        )
+        tag = None if event.place is None else " ".join(event.place.split())
+        allocation = self._builder.allocate(event.nbytes, stream=event.stream, tag=tag)
+        self._held[event.address] = (len(self._columns[0]), allocation)
         moment = len(self._builder.operations)
         place = self._places.setdefault(event.place, len(self._places))
         capacity = self._capacity(event)
@@ -171,18 +159,14 @@ class _Past:
         if held is None:
             self._contradictions += 1
             return
-        self._builder.free(held.allocation)
-        self._columns[4][held.row] = len(self._builder.operations)
+        row, allocation = held
+        self._builder.free(allocation)
+        self._columns[4][row] = len(self._builder.operations)
 
     def _fail(self, event: TorchEvent) -> None:
-        self._failures.append(
-            TorchOutOfMemory(
-                len(self._builder.operations),
-                event.nbytes,
-                event.device_free_nbytes,
-                event.place,
-            )
-        )
+        now, left = len(self._builder.operations), event.device_free_nbytes
+        failure = TorchOutOfMemory(now, event.nbytes, left, event.place)
+        self._failures.append(failure)
         self._builder.mark(OUT_OF_MEMORY)
         refused = self._builder.allocate(event.nbytes, stream=event.stream)
         self._builder.free(refused)
@@ -258,8 +242,3 @@ def _first_blocks(
             "alloc", address, block.requested_nbytes, stream, block.place
         )
     return first
-
-
-def _one_line(place: str | None) -> str | None:
-    """Return a tag that a line of a trace can carry."""
-    return None if place is None else " ".join(place.split())

@@ -25,31 +25,20 @@ PENDING_LIMIT = 4096
 NUMBER_LIMIT_NBYTES = 16
 HIGHEST_PROTOCOL = 5
 
-_MEANS = {
-    "GLOBAL": "names a function or class to import",
-    "STACK_GLOBAL": "names a function or class to import",
-    "REDUCE": "calls a function",
-    "INST": "makes an object of a class",
-    "OBJ": "makes an object of a class",
-    "NEWOBJ": "makes an object of a class",
-    "NEWOBJ_EX": "makes an object of a class",
-    "BUILD": "sets the state of an object",
-    "PERSID": "refers to an object outside the file",
-    "BINPERSID": "refers to an object outside the file",
-    "EXT1": "names an entry of the extension registry",
-    "EXT2": "names an entry of the extension registry",
-    "EXT4": "names an entry of the extension registry",
-    "NEXT_BUFFER": "refers to a buffer outside the file",
-    "READONLY_BUFFER": "refers to a buffer outside the file",
+_OPCODES_THAT = {
+    "names a function or class to import": ("GLOBAL", "STACK_GLOBAL"),
+    "calls a function": ("REDUCE",),
+    "makes an object of a class": ("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+    "sets the state of an object": ("BUILD",),
+    "refers to an object outside the file": ("PERSID", "BINPERSID"),
+    "names an entry of the extension registry": ("EXT1", "EXT2", "EXT4"),
+    "refers to a buffer outside the file": ("NEXT_BUFFER", "READONLY_BUFFER"),
 }
+_MEANS = {name: what for what, names in _OPCODES_THAT.items() for name in names}
 
 
 def read_plain_pickle(data: bytes, path: str = "<bytes>") -> object:
-    """Return what a pickle holds.
-
-    Args:
-        data: The whole file.
-        path: What errors call it.
+    """Return what a pickle, all of a file, holds.
 
     Raises:
         FileFormatError: It is broken, larger than the limits above, or holds
@@ -77,7 +66,7 @@ class _Reader:
         self.stack: list[object] = []
         self._below: list[list[object]] = []
         """What lies below each mark."""
-        self._memo: dict[int, object] = {}
+        self.memo: dict[int, object] = {}
         self._containers = 0
 
     def read(self) -> object:
@@ -142,17 +131,14 @@ class _Reader:
     def put(self, index: int) -> None:
         if not self.stack:
             raise _RefusedError(f"a value is missing at byte {self.at - 1}")
-        self._memo[index] = self.stack[-1]
-        if len(self._memo) > MEMO_LIMIT:
+        self.memo[index] = self.stack[-1]
+        if len(self.memo) > MEMO_LIMIT:
             raise _RefusedError(f"it keeps more than {MEMO_LIMIT} values for later")
 
-    def memoize(self) -> None:
-        self.put(len(self._memo))
-
     def get(self, index: int) -> None:
-        if index not in self._memo:
+        if index not in self.memo:
             raise _RefusedError(f"value {index} is used before it is there")
-        self.stack.append(self._memo[index])
+        self.stack.append(self.memo[index])
 
     def text(self, nbytes: int) -> None:
         if nbytes > TEXT_LIMIT_NBYTES:
@@ -182,9 +168,9 @@ class _Reader:
             raise _RefusedError(f"pairs are added to no dict at byte {self.at - 1}")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             if not isinstance(key, str | int):
-                raise _RefusedError(
-                    f"a dict's keys must be text or integers, got {_kind(key)}"
-                )
+                kind = type(key).__name__
+                reason = f"a dict's keys must be text or integers, got {kind}"
+                raise _RefusedError(reason)
             into[key] = value
 
     def tuple_of(self, values: list[object]) -> None:
@@ -223,10 +209,6 @@ class _Reader:
         )
 
 
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
 _NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 _CODES = {name: code for code, name in _NAMES.items()}
 _STOP = _CODES["STOP"]
@@ -263,7 +245,7 @@ _BY_NAME: dict[str, Callable[[_Reader], None]] = {
     "SETITEMS": lambda reader: reader.extend_dict(reader.pop_mark()),
     "BINPUT": lambda reader: reader.put(reader.unsigned(1)),
     "LONG_BINPUT": lambda reader: reader.put(reader.unsigned(4)),
-    "MEMOIZE": _Reader.memoize,
+    "MEMOIZE": lambda reader: reader.put(len(reader.memo)),
     "BINGET": lambda reader: reader.get(reader.unsigned(1)),
     "LONG_BINGET": lambda reader: reader.get(reader.unsigned(4)),
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from madl.diagnostics.torch.fields import Fields, shown
+from madl.diagnostics.torch.fields import Fields
 from madl.diagnostics.torch.models.settings import (
     UNLIMITED,
     AllocatorSettings,
@@ -72,6 +72,10 @@ class TorchSnapshot(NamedTuple):
     """By device; of what ``MOVES`` names."""
     settings: AllocatorSettings
 
+    def events_of(self, device: int) -> tuple[TorchEvent, ...]:
+        """Return the events of a device, which may be none."""
+        return self.events[device] if device < len(self.events) else ()
+
     @property
     def devices(self) -> list[int]:
         """The devices of which anything is known."""
@@ -80,11 +84,7 @@ class TorchSnapshot(NamedTuple):
 
 
 def is_pickle(source: TraceSource) -> bool:
-    """Return whether the file starts as a pickle does.
-
-    Raises:
-        FileFormatError: It is a pipe, or cannot be opened or read.
-    """
+    """Return whether the file starts as a pickle does; errors are of ``head_of``."""
     return head_of(source, 1) == PICKLE_START
 
 
@@ -180,34 +180,23 @@ def _blocks(segment: Fields, places: _Places) -> Iterator[TorchBlock]:
 def _all_events(root: Fields, places: _Places) -> tuple[tuple[TorchEvent, ...], ...]:
     if not root.has("device_traces"):
         return ()
-    devices = root.values["device_traces"]
-    if not isinstance(devices, list):
-        root.refuse("device_traces", f"must be a list, got {shown(devices)}")
     found, count = list[tuple[TorchEvent, ...]](), 0
-    for device, entries in enumerate(devices):
-        where = f"device_traces[{device}]"
-        if not isinstance(entries, list):
-            root.refuse(where, f"must be a list, got {shown(entries)}")
-        count += 1 + len(entries)
+    for device, entries in enumerate(root.values_of("device_traces")):
+        key = f"device_traces[{device}]"
+        one = Fields({key: entries}, root.path, "")
+        count += 1 + len(one.values_of(key))
         _bound(root, count, "events")
-        found.append(
-            tuple(
-                event
-                for number, entry in enumerate(entries)
-                for event in _event(
-                    Fields(entry, root.path, f"{where}[{number}]."), places
-                )
-            )
-        )
+        events = (_event(entry, places) for entry in one.dicts(key))
+        found.append(tuple(event for event in events if event is not None))
     return tuple(found)
 
 
-def _event(entry: Fields, places: _Places) -> Iterator[TorchEvent]:
+def _event(entry: Fields, places: _Places) -> TorchEvent | None:
     action = entry.text("action")
     if action not in MOVES:
-        return
+        return None
     is_oom = action == "oom"
-    yield TorchEvent(
+    return TorchEvent(
         action,
         0 if is_oom else entry.address("addr"),
         entry.nbytes("size"),
@@ -241,6 +230,5 @@ def _settings(root: Fields) -> AllocatorSettings:
 
 def _bound(entry: Fields, count: int, what: str) -> None:
     if count > RECORD_LIMIT:
-        raise FileFormatError(
-            entry.path, 0, f"the snapshot has more than {RECORD_LIMIT} {what}"
-        )
+        reason = f"the snapshot has more than {RECORD_LIMIT} {what}"
+        raise FileFormatError(entry.path, 0, reason)

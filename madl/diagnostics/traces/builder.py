@@ -29,8 +29,7 @@ class TraceBuilder:
     def __init__(self) -> None:
         self.operations = array("q")
         self.nbytes_of = array("q")
-        self.live = bytearray()
-        """One byte an id: 1 while it is live."""
+        self.live = bytearray()  # one byte an id: 1 while it is live
         self.headers: dict[str, str] = {}
         self.notes: list[str] = []
         # Each ends at the last allocation that has what it is of: a stream other than
@@ -49,24 +48,17 @@ class TraceBuilder:
         return bool(self.operations or self._markers)
 
     def allocate(
-        self,
-        nbytes: int,
-        *,
-        stream: int = 0,
-        tag: str | None = None,
-        stack: Stack = (),
+        self, nbytes: int, *, stream: int = 0, tag: str | None = None, stack: Stack = ()
     ) -> int:
         """Add an allocation and return its id; an empty tag is no tag."""
         allocation = len(self.live)
         if stream:
-            _extend(self._stream_of, allocation)
-            self._stream_of.append(stream)
+            _extend(self._stream_of, allocation).append(stream)
         if tag:
             if tag not in self._tags:
                 self.count_text(tag)
                 self._tags[tag] = len(self._tags)
-            _extend(self._tag_of, allocation)
-            self._tag_of.append(self._tags[tag])
+            _extend(self._tag_of, allocation).append(self._tags[tag])
         if stack:
             self.stack_of_next(stack, allocation)
         self.operations.append(allocation)
@@ -79,8 +71,7 @@ class TraceBuilder:
         number = self._stacks.setdefault(stack, len(self._stacks))
         position = len(self.live) if allocation is None else allocation
         del self._stack_of[position:]
-        _extend(self._stack_of, position)
-        self._stack_of.append(number)
+        _extend(self._stack_of, position).append(number)
 
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
@@ -187,13 +178,12 @@ class LiveBlocks:
         if found is None:
             self._unknown += 1
             return
+        self._live -= 1
         if isinstance(found, list):
-            latest = found.pop()
+            self._builder.free(found.pop())
             self._ids[address] = found if len(found) > 1 else found[0]
         else:
-            latest = found
-        self._live -= 1
-        self._builder.free(latest)
+            self._builder.free(found)
 
     def finish(self) -> None:
         """Note the frees that were left out."""

@@ -7,7 +7,7 @@ of logical time: the input of planners, which know all lifetimes beforehand.
 from array import array
 
 from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
-from madl.diagnostics.traces.lines import Blocks, add_lines, shown, whole_number
+from madl.diagnostics.traces.lines import shown, whole_number
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 CSV_FIRST_LINE = "id,lower,upper,size"
@@ -16,30 +16,22 @@ ROW_COUNT_LIMIT = 1 << 22
 TIME_LIMIT = 1 << 63
 
 
-def add_csv(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
-    """Add the allocation and the free of every row, in order of time.
+class CsvReader:
+    """Adds the allocation and the free of every row, in order of time.
 
     At equal times frees come before allocations, and each of them in row order. Rows
     are named by any text; the trace counts ids in the order of allocation.
-
-    Raises:
-        FileFormatError: A row is broken or has another's id, or there are too many.
     """
-    rows = _Rows()
-    add_lines(path, blocks, rows.add)
-    rows.replay(builder)
 
-
-class _Rows:
-    """Rows of a CSV, in columns."""
-
-    def __init__(self) -> None:
+    def __init__(self, builder: TraceBuilder) -> None:
+        self._builder = builder
         self._names: set[bytes] = set()
         self._lower = array("q")
         self._upper = array("q")
         self._size = array("q")
 
     def add(self, line: bytes) -> None:
+        """Note a row."""
         fields = line.split(b",")
         if len(fields) != 4:
             raise BadEventError(f"a row must be {CSV_FIRST_LINE}, got {shown(line)}")
@@ -58,7 +50,9 @@ class _Rows:
         self._upper.append(upper)
         self._size.append(size)
 
-    def replay(self, builder: TraceBuilder) -> None:
+    def finish(self) -> None:
+        """Add the events of all rows."""
+        builder = self._builder
         rows = range(len(self._size))
         id_of = array("q", bytes(8 * len(rows)))
         departures = sorted(rows, key=self._upper.__getitem__)

@@ -8,7 +8,7 @@ the process, ``SIGKILL`` included; ``madl.hotpath.Journal`` is that ring.
 import enum
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -38,26 +38,18 @@ _END_LIMIT = RECORD_NBYTES * LINE_COUNT_LIMIT
 class Kind(enum.IntEnum):
     """What a record is; the value and the key depend on it."""
 
-    ALLOCATE = 1
-    """Value: bytes asked for. Key: what names the block until it is freed."""
-    FREE = 2
-    """Key: the block."""
-    CONTEXT = 3
-    """Of the allocation that follows. Value: stream. Key: stack << 30 | tag."""
-    TEXT = 4
-    """Value: bytes of the text, which follows in whole records. Key: number << 4 | a
-    ``Text``."""
+    ALLOCATE = 1  # value: bytes asked for; key: names the block until it is freed
+    FREE = 2  # key: the block
+    CONTEXT = 3  # of the next allocation; value: stream; key: stack << 30 | tag
+    TEXT = 4  # value: bytes of the records that follow; key: number << 4 | a Text
 
 
 class Text(enum.IntEnum):
     """What a text is."""
 
-    HEADER = 1
-    """``key: value``."""
-    TAG = 2
-    """From here on a CONTEXT's tag of that number is it."""
-    STACK = 3
-    """The same for stacks; JSON."""
+    HEADER = 1  # as in "key: value"
+    TAG = 2  # from here on a CONTEXT's tag of that number is it
+    STACK = 3  # the same for stacks, as JSON
     MARKER = 4
 
 
@@ -129,8 +121,15 @@ class JournalWriter:
         if not (stream or tag or stack):
             self.journal.put(plain)
             return
-        tag_number = self._tag_number(tag) if tag else 0
-        stack_number = self._stack_number(stack) if stack else 0
+        tag_number = self._tags.get(tag, 0) if tag else 0
+        if tag and not tag_number:
+            tag_number = self._tags[tag] = _number_after(self._tags)
+            self.define_tag(tag_number, tag)
+        stack_number = self._stacks.get(stack, 0)
+        if stack and not stack_number:
+            stack_number = self._stacks[stack] = _number_after(self._stacks)
+            text = stack_to_text(stack, TEXT_LIMIT_NBYTES)
+            self.journal.put(text_records(Text.STACK, stack_number, text))
         self.journal.put(context_record(stream, tag_number, stack_number) + plain)
 
     def free(self, key: int) -> None:
@@ -149,7 +148,8 @@ class JournalWriter:
         """
         journal: Journal | None = vars(self).get("journal")
         if journal is not None:
-            journal.put(text_records(Text.TAG, number, _cut(tag)))
+            cut = tag.encode(errors="replace")[:TEXT_LIMIT_NBYTES]  # as a trace has it
+            journal.put(text_records(Text.TAG, number, cut.decode(errors="ignore")))
 
     def close(self) -> None:
         """Write no more."""
@@ -165,20 +165,9 @@ class JournalWriter:
         self.journal.stop_listening()
         self._file.close()
 
-    def _tag_number(self, tag: str) -> int:
-        number = self._tags.get(tag)
-        if number is None:
-            number = self._tags[tag] = len(self._tags) % (NUMBER_LIMIT - 1) + 1
-            self.define_tag(number, tag)
-        return number
 
-    def _stack_number(self, stack: Stack) -> int:
-        number = self._stacks.get(stack)
-        if number is None:
-            number = self._stacks[stack] = len(self._stacks) % (NUMBER_LIMIT - 1) + 1
-            text = stack_to_text(stack, TEXT_LIMIT_NBYTES)
-            self.journal.put(text_records(Text.STACK, number, text))
-        return number
+def _number_after(known: Sized) -> int:
+    return len(known) % (NUMBER_LIMIT - 1) + 1
 
 
 def _open_privately(path: str, flags: int) -> int:
@@ -186,23 +175,12 @@ def _open_privately(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _cut(tag: str) -> str:
-    """Return as much of a tag as a trace can carry."""
-    encoded = tag.encode(errors="replace")
-    return encoded[:TEXT_LIMIT_NBYTES].decode(errors="ignore")
-
-
 class _TornError(Exception):
     """The file ends in the middle of a record, or before its head says."""
 
 
 def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
-    """Add all whole records; what is wrong with the end is a note.
-
-    Args:
-        path: For errors.
-        file: At the end of ``MAGIC``.
-        builder: Gets the events.
+    """Add all whole records of a file at the end of ``MAGIC``; a torn end is a note.
 
     Raises:
         FileFormatError: A record is broken.
@@ -259,11 +237,7 @@ def _head(file: IO[bytes]) -> _Head:
 
 
 def _records(file: IO[bytes], head: _Head) -> Iterator[tuple[int, int]]:
-    """Yield the words of each record, first those of the file, then of the ring.
-
-    Raises:
-        _TornError: The file is too short.
-    """
+    """Yield the words of each record, first those of the file, then of the ring."""
     left = head.base
     while left:
         block = file.read(min(left, _READ_NBYTES))
@@ -294,11 +268,7 @@ class _JournalReader:
         self._context: tuple[int, str | None, Stack] = (0, None, ())
 
     def read(self, file: IO[bytes]) -> None:
-        """Add every record.
-
-        Raises:
-            _TornError: After those that are whole.
-        """
+        """Add every record; raise ``_TornError`` after those that are whole."""
         self._records = _records(file, self._head)
         for value, key_and_kind in self._records:
             self.count += 1
@@ -307,18 +277,14 @@ class _JournalReader:
                 self.blocks.free(key)
             elif kind == Kind.ALLOCATE:
                 self._allocate(key, value)
+            elif kind == Kind.CONTEXT:
+                self._set_context(key, value)
+            elif kind == Kind.TEXT:
+                self._text(key, value)
             elif kind:
-                self._add_unusual(kind, key, value)
+                raise BadEventError(f"its kind is {kind}, which is unknown")
             else:
                 raise _TornError
-
-    def _add_unusual(self, kind: int, key: int, value: int) -> None:
-        if kind == Kind.CONTEXT:
-            self._set_context(key, value)
-        elif kind == Kind.TEXT:
-            self._text(key, value)
-        else:
-            raise BadEventError(f"its kind is {kind}, which is unknown")
 
     def _allocate(self, key: int, nbytes: int) -> None:
         if nbytes >= NBYTES_LIMIT:

@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -92,15 +92,9 @@ def head_of(source: TraceSource, nbytes: int) -> bytes:
 def numbered_blocks(
     path: str, file: IO[bytes], head: bytes = b""
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield all lines without their ends, some thousands at a time.
+    """Yield the number of the first of some thousands of lines, and them without ends.
 
-    Args:
-        path: For errors.
-        file: Read to its end.
-        head: What has been read of it already.
-
-    Yields:
-        The number of the block's first line, and its lines.
+    ``head`` is what has been read of the file already.
 
     Raises:
         FileFormatError: A line is too long, or there are too many.
@@ -131,20 +125,6 @@ def numbered_lines(blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     """Return the lines of all blocks, each with its number."""
     # An iterator made in C: a generator would cost a tenth of the reading time.
     return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
-
-
-def add_lines(path: str, blocks: Blocks, add: Callable[[bytes], None]) -> None:
-    """Call ``add`` with each line that is not empty.
-
-    Raises:
-        FileFormatError: It raised a ``BadEventError``: this adds the file and the line.
-    """
-    for number, line in numbered_lines(blocks):
-        try:
-            if line:
-                add(line)
-        except BadEventError as bad:
-            raise FileFormatError(path, number, str(bad)) from None
 
 
 def whole_number(field: bytes, what: str, limit: int) -> int:
@@ -185,12 +165,7 @@ def shown(field: bytes) -> str:
 
 
 def read_whole(source: TraceSource, what: str, most_nbytes: int) -> bytes:
-    """Return all that is in a file, unpacked if its content is gzip.
-
-    Args:
-        source: A path, or the bytes themselves.
-        what: What errors call the content, as in ``"a snapshot"``.
-        most_nbytes: What it has at most, unpacked.
+    """Return all that is in a file, which errors call ``what``, unpacked if need be.
 
     Raises:
         FileFormatError: It is larger, or cannot be opened, read or unpacked.

@@ -5,14 +5,13 @@ Each kind has a module that adds its events; ``traces.lines`` bounds what a file
 
 from collections.abc import Callable
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import IO
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
-from madl.diagnostics.traces.builder import TraceBuilder
-from madl.diagnostics.traces.csv import CSV_FIRST_LINE, add_csv
+from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.csv import CSV_FIRST_LINE, CsvReader
 from madl.diagnostics.traces.journal import MAGIC, SUFFIX, add_journal
 from madl.diagnostics.traces.lines import (
     PICKLE_START,
@@ -20,14 +19,15 @@ from madl.diagnostics.traces.lines import (
     TraceSource,
     head_of,
     numbered_blocks,
+    numbered_lines,
     opened,
     path_of,
     shown,
 )
-from madl.diagnostics.traces.rmm import RMM_FIRST_LINE, add_rmm
+from madl.diagnostics.traces.rmm import RMM_FIRST_LINE, RmmReader
 from madl.diagnostics.traces.text import add_text
 from madl.diagnostics.traces.trace import FIRST_LINE, Trace
-from madl.diagnostics.traces.umpire import add_umpire, is_umpire
+from madl.diagnostics.traces.umpire import UmpireReader, is_umpire
 from madl.errors import FileFormatError
 from madl.pool.stats import PoolSnapshot
 
@@ -37,8 +37,11 @@ _ALL_KINDS = (
     "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
     "PyTorch's pickle"
 )
-_EXAMPLE_SUFFIX = ".trace.gz"
-_KINDS = {FIRST_LINE: add_text, CSV_FIRST_LINE: add_csv, RMM_FIRST_LINE: add_rmm}
+_EXAMPLES = files("madl.diagnostics") / "examples"
+"""Traces of five training steps, recorded from PyTorch."""
+_Reader = type[CsvReader] | type[RmmReader] | type[UmpireReader]
+_READERS: dict[str, _Reader] = {CSV_FIRST_LINE: CsvReader, RMM_FIRST_LINE: RmmReader}
+_FIRST_LINES = (FIRST_LINE, *_READERS)
 
 
 def open_trace(source: TraceSource) -> Trace:
@@ -108,19 +111,32 @@ def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         return
     first, lines, blocks = _start(path, file, head)
     if is_umpire(lines):
-        add_umpire(path, chain([(1, lines)], blocks), builder)
-        return
-    add = _KINDS.get(first)
-    if add is None:
-        reason = f"{_wrong_kind(lines[0], list(_KINDS))}. Try: {_ALL_KINDS}"
+        _add_lines(path, chain([(1, lines)], blocks), UmpireReader(builder))
+    elif first == FIRST_LINE:
+        add_text(path, chain([(2, lines[1:])], blocks), builder)
+    elif first in _READERS:
+        _add_lines(path, chain([(2, lines[1:])], blocks), _READERS[first](builder))
+    else:
+        reason = f"{_wrong_kind(lines[0], _FIRST_LINES)}. Try: {_ALL_KINDS}"
         raise FileFormatError(path, 1, reason)
-    add(path, chain([(2, lines[1:])], blocks), builder)
+
+
+def _add_lines(
+    path: str, blocks: Blocks, reader: CsvReader | RmmReader | UmpireReader
+) -> None:
+    for number, line in numbered_lines(blocks):
+        try:
+            if line:
+                reader.add(line)
+        except BadEventError as bad:
+            raise FileFormatError(path, number, str(bad)) from None
+    reader.finish()
 
 
 def _add_only_text(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
     first, lines, blocks = _start(path, file, b"")
     if first != FIRST_LINE:
-        raise FileFormatError(path, 1, _wrong_kind(lines[0], [FIRST_LINE]))
+        raise FileFormatError(path, 1, _wrong_kind(lines[0], (FIRST_LINE,)))
     add_text(path, chain([(2, lines[1:])], blocks), builder)
 
 
@@ -131,7 +147,7 @@ def _start(path: str, file: IO[bytes], head: bytes) -> tuple[str, list[bytes], B
     return lines[0].rstrip().decode(errors="replace"), lines, blocks
 
 
-def _wrong_kind(line: bytes, kinds: list[str]) -> str:
+def _wrong_kind(line: bytes, kinds: tuple[str, ...]) -> str:
     wanted = f"the first line must be {' or '.join(map(repr, kinds))}"
     if not line:
         return f"{wanted}, but it is empty"
@@ -147,18 +163,12 @@ def example_names() -> tuple[str, ...]:
     >>> example_names()
     ('gpt2-train', 'resnet50-train', 'vit-train')
     """
-    entries = (entry.name for entry in _examples().iterdir())
-    suffix = _EXAMPLE_SUFFIX
-    return tuple(
-        sorted(name.removesuffix(suffix) for name in entries if name.endswith(suffix))
-    )
+    parts = (path.name.partition(".") for path in _EXAMPLES.iterdir())
+    return tuple(sorted(name for name, _, kinds in parts if kinds == "trace.gz"))
 
 
 def example_path(name: str) -> Path:
-    """Return where an example trace lies.
-
-    Args:
-        name: One of ``example_names()``.
+    """Return where an example trace lies, one of ``example_names()``.
 
     Raises:
         ValueError: No example has that name.
@@ -166,9 +176,4 @@ def example_path(name: str) -> Path:
     names = example_names()
     if name not in names:
         raise ValueError(f"example must be one of {', '.join(names)}, got {name!r}")
-    return Path(str(_examples() / f"{name}{_EXAMPLE_SUFFIX}"))
-
-
-def _examples() -> Traversable:
-    """Return the folder of traces of five training steps, recorded from PyTorch."""
-    return files("madl.diagnostics") / "examples"
+    return Path(str(_EXAMPLES / f"{name}.trace.gz"))

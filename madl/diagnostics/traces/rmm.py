@@ -5,13 +5,7 @@ threads are not kept; streams are numbered in the order in which they appear.
 """
 
 from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import (
-    Blocks,
-    add_lines,
-    hexadecimal,
-    shown,
-    whole_number,
-)
+from madl.diagnostics.traces.lines import hexadecimal, shown, whole_number
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
@@ -20,24 +14,17 @@ _STREAM_LIMIT_NBYTES = 40
 _DEFAULT_STREAMS = (b"", b"0", b"0x0", b"default")
 
 
-def add_rmm(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
-    """Add the event of every row; an allocation that failed is a marker.
+class RmmReader:
+    """Adds the event of every row; an allocation that failed is a marker."""
 
-    Raises:
-        FileFormatError: A row is broken.
-    """
-    rows = _Rows(builder)
-    add_lines(path, blocks, rows.add)
-    rows.blocks.finish()
-
-
-class _Rows:
     def __init__(self, builder: TraceBuilder) -> None:
-        self.blocks = LiveBlocks(builder)
+        self._blocks = LiveBlocks(builder)
+        self.finish = self._blocks.finish
         self._builder = builder
         self._streams: dict[bytes, int] = dict.fromkeys(_DEFAULT_STREAMS, 0)
 
     def add(self, line: bytes) -> None:
+        """Add the event of a row."""
         fields = line.split(b",")
         if len(fields) != 6:
             raise BadEventError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
@@ -45,9 +32,9 @@ class _Rows:
         nbytes = whole_number(size, "Size", NBYTES_LIMIT)
         if action == b"allocate":
             address = hexadecimal(pointer, "Pointer")
-            self.blocks.allocate(address, nbytes, stream=self._stream(stream))
+            self._blocks.allocate(address, nbytes, stream=self._stream(stream))
         elif action == b"free":
-            self.blocks.free(hexadecimal(pointer, "Pointer"))
+            self._blocks.free(hexadecimal(pointer, "Pointer"))
         elif action == b"allocate failure":
             self._builder.mark(f"out of memory: {nbytes} bytes")
         else:

@@ -125,11 +125,7 @@ def _stream(field: bytes) -> int:
 
 
 def check_depth(depth: int) -> int:
-    """Return how many lines to take of a stack, if there can be so many.
-
-    Raises:
-        TypeError, ValueError: It is no whole number, or out of range.
-    """
+    """Return how many lines to take of a stack, or raise if there cannot be so many."""
     if type(depth) is not int:
         raise TypeError(f"stacks must be a number of lines, got {depth!r}")
     if not 0 <= depth <= DEPTH_LIMIT:
@@ -147,11 +143,7 @@ def stack_to_text(stack: Stack, limit_nbytes: int) -> str:
 
 
 def stack_from_text(text: str) -> Stack:
-    """Return the stack in a text that ``stack_to_text`` made.
-
-    Raises:
-        ValueError: It is no stack.
-    """
+    """Return the stack in a text that ``stack_to_text`` made, or raise ValueError."""
     try:
         lines = json.loads(text)
     except (ValueError, RecursionError):
@@ -160,11 +152,7 @@ def stack_from_text(text: str) -> Stack:
 
 
 def stack_from_lists(lines: object) -> Stack:
-    """Return the stack in what JSON made of it.
-
-    Raises:
-        ValueError: It is no stack.
-    """
+    """Return the stack in what JSON made of it, or raise ValueError."""
     if not isinstance(lines, list) or not all(map(_is_line, lines)):
         raise ValueError(_WRONG_STACK)
     if len(lines) > DEPTH_LIMIT:

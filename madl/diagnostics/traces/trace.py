@@ -117,6 +117,10 @@ class Trace:
                     peak, position = live, done
         return position, peak
 
+    def tag(self, allocation: int) -> str | None:
+        """Return the tag of an allocation."""
+        return None if self.tag_of is None else self.tags[self.tag_of[allocation]]
+
     def events(self) -> Iterator[Event]:
         """Yield every event as a small record, markers included.
 
@@ -136,6 +140,6 @@ class Trace:
             operation,
             self.nbytes_of[operation],
             0 if self.stream_of is None else self.stream_of[operation],
-            None if self.tag_of is None else self.tags[self.tag_of[operation]],
+            self.tag(operation),
             () if self.stack_of is None else self.stacks[self.stack_of[operation]],
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import Blocks, add_lines, hexadecimal, shown
+from madl.diagnostics.traces.lines import hexadecimal, shown
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 _ALLOCATOR_COUNT_LIMIT = 1 << 16
@@ -24,28 +24,21 @@ def is_umpire(lines: Sequence[bytes]) -> bool:
     return _is_event(first)
 
 
-def add_umpire(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
-    """Add the allocations and frees of a log, whichever allocator they are of.
-
-    Raises:
-        FileFormatError: An event is broken.
-    """
-    log = _Log(builder)
-    add_lines(path, blocks, log.add)
-    log.blocks.finish()
-
-
 def _is_event(line: bytes) -> bool:
     start, _, rest = line[:40].partition(b"{")
     return not start.strip() and rest.lstrip().startswith(_STARTS)
 
 
-class _Log:
+class UmpireReader:
+    """Adds the allocations and frees of a log, whichever allocator they are of."""
+
     def __init__(self, builder: TraceBuilder) -> None:
-        self.blocks = LiveBlocks(builder)
+        self._blocks = LiveBlocks(builder)
+        self.finish = self._blocks.finish
         self._names: dict[int, str] = {}
 
     def add(self, line: bytes) -> None:
+        """Add the event of a line, if it is one."""
         if not _is_event(line):
             return
         try:
@@ -66,7 +59,7 @@ class _Log:
         elif name == "allocate" and result:
             self._allocate(payload, _address(result, "memory_ptr"), payload)
         elif name == "deallocate":
-            self.blocks.free(_address(payload, "memory_ptr"))
+            self._blocks.free(_address(payload, "memory_ptr"))
 
     def _add_new(self, event: dict[str, Any]) -> None:
         texts, numbers = _object(event, "string_args"), _object(event, "numeric_args")
@@ -77,7 +70,7 @@ class _Log:
         elif name == "allocate":
             self._allocate(texts, _address(texts, "pointer"), numbers)
         elif name == "deallocate":
-            self.blocks.free(_address(texts, "pointer"))
+            self._blocks.free(_address(texts, "pointer"))
 
     def _name(self, allocator: int, name: object) -> None:
         if len(self._names) == _ALLOCATOR_COUNT_LIMIT:
@@ -94,7 +87,7 @@ class _Log:
                 f'"size" must be from 0 and below {NBYTES_LIMIT}, got {_shown(nbytes)}'
             )
         tag = self._names.get(_address(texts, "allocator_ref"))
-        self.blocks.allocate(address, nbytes, tag=tag)
+        self._blocks.allocate(address, nbytes, tag=tag)
 
 
 def _object(event: dict[str, Any], key: str) -> dict[str, Any]:

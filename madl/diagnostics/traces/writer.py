@@ -10,9 +10,9 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from io import FileIO
 from operator import index
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from madl.diagnostics.traces.text import stack_to_text
@@ -63,10 +63,9 @@ class TraceWriter:
         self._path = target
         items = (headers or {}).items()
         self._lines = [FIRST_LINE, *(_header_line(key, value) for key, value in items)]
-        # one byte an id: 1 while it is live
-        self._live = bytearray()
+        self._live = bytearray()  # one byte an id: 1 while it is live
         self._is_closed = False
-        self._part = part_of(self._path)
+        self._part = _part_of(self._path)
         self._process = os.getpid()
         self._stacks: dict[Stack, int] = {(): 0}
         try:
@@ -80,12 +79,7 @@ class TraceWriter:
         self._gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
 
     def allocate(
-        self,
-        nbytes: int,
-        *,
-        stream: int = 0,
-        tag: str | None = None,
-        stack: Stack = (),
+        self, nbytes: int, *, stream: int = 0, tag: str | None = None, stack: Stack = ()
     ) -> int:
         """Write an allocation and return its id; an empty tag is no tag."""
         self._check_open()
@@ -132,7 +126,7 @@ class TraceWriter:
             return
         try:
             self._flush()
-            self._put(self._gzip.flush())
+            _write_all(self._file, self._gzip.flush())
             self._file.close()
             self._part.replace(self._path)
         except BaseException:
@@ -153,12 +147,7 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, where: object) -> None:
         if error is None:
             self.close()
         else:
@@ -192,12 +181,7 @@ class TraceWriter:
         if self._lines:
             text = "\n".join(self._lines) + "\n"
             self._lines.clear()
-            self._put(self._gzip.compress(text.encode()))
-
-    def _put(self, packed: bytes) -> None:
-        left = memoryview(packed)
-        while left:
-            left = left[self._file.write(left) :]
+            _write_all(self._file, self._gzip.compress(text.encode()))
 
 
 def write_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -241,18 +225,22 @@ def one_line(what: str, text: str) -> str:
     return text
 
 
-def part_of(path: Path) -> Path:
+def _part_of(path: Path) -> Path:
     """Return a name beside a file, for what is to replace it when it is complete."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
+def _write_all(file: FileIO, content: bytes) -> None:
+    """Write to a file without a buffer, of which one write may take only a part."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+
+
 def file_behind(path: str | os.PathLike[str]) -> Path | None:
-    """Return the file that a path names, which need not be there yet.
+    """Return the file that a path names, if it is one or could become one.
 
     Links are followed: the file that one names is replaced, not the link.
-
-    Returns:
-        ``None`` for what is no file, such as a directory, a pipe or a device.
     """
     given = Path(path)
     target = given.resolve()
@@ -273,15 +261,13 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     if target is None:
         Path(path).write_bytes(content)
         return
-    part = part_of(target)
+    part = _part_of(target)
     try:
         # Unbuffered: close() after an interruption has nothing left to write.
         with part.open("xb", buffering=0) as file:
             if target.exists():
                 shutil.copymode(target, part)  # a private file stays private
-            left = memoryview(content)
-            while left:
-                left = left[file.write(left) :]
+            _write_all(file, content)
         part.replace(target)
     except BaseException as error:
         part.unlink(missing_ok=True)

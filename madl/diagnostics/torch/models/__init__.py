@@ -4,9 +4,11 @@ They are written from what PyTorch documents, and have not been compared with it
 GPU: how far off they are there is not known.
 """
 
-from madl.diagnostics.torch.models.blocks import ReserveRefusedError
-from madl.diagnostics.torch.models.expandable import ExpandableModel
-from madl.diagnostics.torch.models.segments import SegmentsModel
+from madl.diagnostics.torch.models.allocators import (
+    ExpandableModel,
+    ReserveRefusedError,
+    SegmentsModel,
+)
 from madl.diagnostics.torch.models.settings import (
     UNLIMITED,
     AllocatorSettings,
@@ -29,12 +31,6 @@ AllocatorModel = SegmentsModel | ExpandableModel
 def model_of(
     settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
 ) -> AllocatorModel:
-    """Return the model that the settings choose.
-
-    Args:
-        settings: As in ``PYTORCH_ALLOC_CONF``.
-        capacity_nbytes: What the device has for this process.
-    """
-    if settings.expandable_segments:
-        return ExpandableModel(settings, capacity_nbytes=capacity_nbytes)
-    return SegmentsModel(settings, capacity_nbytes=capacity_nbytes)
+    """Return the model that the settings choose, of a device with so many bytes."""
+    model = ExpandableModel if settings.expandable_segments else SegmentsModel
+    return model(settings, capacity_nbytes=capacity_nbytes)

@@ -1,7 +1,7 @@
 """Settings of PyTorch's allocator, and how they round a request."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 from madl.sizes import align_up
@@ -85,22 +85,18 @@ def settings_of_text(text: str) -> AllocatorSettings:
     Raises:
         ValueError: A value is not what it should be.
     """
-    settings = AllocatorSettings()
+    found: dict[str, Any] = {}
     for key, value in _PARTS.findall(text):
-        stripped = value.strip()
+        said = value.strip()
         if key == "expandable_segments":
-            is_on = stripped.lower() == "true"
-            settings = settings._replace(expandable_segments=is_on)
+            found[key] = said.lower() == "true"
         elif key == "max_split_size_mb":
-            most = _whole(key, stripped, NBYTES_LIMIT >> 20) << 20
-            settings = settings._replace(max_split_nbytes=most)
+            found["max_split_nbytes"] = _whole(key, said, NBYTES_LIMIT >> 20) << 20
         elif key == "roundup_power2_divisions":
-            divisions = tuple(_divisions(key, stripped))
-            settings = settings._replace(roundup_power2_divisions=divisions)
+            found[key] = tuple(_divisions(key, said))
         elif key == "garbage_collection_threshold":
-            part = _part(key, stripped)
-            settings = settings._replace(garbage_collection_threshold=part)
-    return settings
+            found[key] = _part(key, said)
+    return AllocatorSettings(**found)
 
 
 def _divisions(key: str, text: str) -> list[tuple[int, int]]:
