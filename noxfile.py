@@ -306,7 +306,7 @@ def wine(session: nox.Session) -> None:
 
     ``tox -e wine`` runs those in which Windows differs. Arguments are pytest's.
     """
-    names = ("backends", "hotpath", "property", "unit")
+    names = ("backends", "property", "unit")
     shared = (
         f"tests/processes/test_shared_{name}.py" for name in ("memory", "processes")
     )

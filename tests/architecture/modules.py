@@ -16,7 +16,15 @@ def name_of(path: Path) -> str:
     return ".".join(("madl", *place.relative_to(PACKAGE).parts))
 
 
-NOT_OF_WINDOWS = {"android", "linux", "linux_calls", "proc", "shared_posix"}
+NOT_OF_WINDOWS = {
+    "android",
+    "linux",
+    "linux_calls",
+    "linux_numa",
+    "linux_reservations",
+    "proc",
+    "shared_posix",
+}
 NEEDS = {"madl.integrations.dask": "distributed"}
 """Modules that cannot do without another library, which may be absent."""
 
