@@ -17,6 +17,7 @@ START = """
 import gc, os, sys, threading
 import madl
 import pyopencl as cl
+from madl.pool.allocate import parts_of
 from madl.backends.opencl import OpenclBackend
 from madl.integrations.pyopencl import PoolAllocator
 
