@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from madl import hotpath, stacks
-from madl.diagnostics.traces.journal import JournalWriter
+from madl.diagnostics.traces.journal import Journal, JournalWriter
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.text import check_depth
 from madl.diagnostics.traces.writer import file_behind, one_line, write_trace
@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(self, path: Path, *, name: str, depth: int) -> None:
         self.path = path
-        self.is_listener = depth > 0 or not hotpath.Journal.hears_pools
+        self.is_listener = depth > 0 or not Journal.hears_pools
         self._journal = JournalWriter(path, {"name": name})
         self._depth = depth
         self._queue: deque[tuple[int, int, int, str | None, Stack]] = deque()

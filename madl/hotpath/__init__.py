@@ -22,7 +22,8 @@ HOW_TO_COMPILE = (
 """What to try where only the other one will do."""
 
 if TYPE_CHECKING:
-    from madl.hotpath.fallback.journal import Journal
+    from typing import Any
+
     from madl.hotpath.fallback.pool import (
         Bins,
         Block,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
         watch_of,
     )
     from madl.hotpath.shared import HotArena
+
+    CompiledJournal: Any  # a type, or None where nothing is compiled
 else:
     try:
         from madl.hotpath import _compiled as _body
@@ -61,9 +64,9 @@ else:
         from madl.hotpath.shared import HotArena
 
     try:
-        from madl.hotpath._journal import Journal
-    except ImportError:
-        from madl.hotpath.fallback.journal import Journal
+        from madl.hotpath._journal import Journal as CompiledJournal
+    except ImportError:  # nothing is compiled, or the system has no mmap
+        CompiledJournal = None
 
 __all__ = [
     "BLOCK_GRANULARITY",
@@ -72,9 +75,9 @@ __all__ = [
     "Bins",
     "Block",
     "BlockState",
+    "CompiledJournal",
     "HotArena",
     "HotPool",
-    "Journal",
     "Memory",
     "Root",
     "Shared",

@@ -1,7 +1,7 @@
 """A journal that pools write to by themselves, compiled.
 
-The twin of ``fallback.journal``: the same records, but here the hot path writes
-them, without a call to Python. ``journal.h`` has how.
+The twin of ``PlainJournal`` in ``diagnostics.traces.journal``: the same records, but
+the hot path writes them, without a call to Python. ``journal.h`` has how.
 """
 
 import itertools

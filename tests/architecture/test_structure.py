@@ -259,7 +259,6 @@ def test_few_modules_are_too_short_for_an_idea() -> None:
     assert len(short) <= MOST_SHORT, f"merge those of one idea: {short}"
 
 
-@not_yet("it has 767 lines")
 def test_the_fallback_is_small() -> None:
     lines = {
         place: text.count("\n")

@@ -2,13 +2,14 @@
 
 A record is a value and a key with a kind; ``docs/explanation/trace-format.md`` is the
 grammar. The newest records are in a ring that is mapped from the file, so they survive
-the process, ``SIGKILL`` included; ``madl.hotpath.Journal`` is that ring.
+the process, ``SIGKILL`` included. Compiled, pools write to it by themselves.
 """
 
 import enum
+import mmap
 import os
 import struct
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -18,7 +19,7 @@ from madl.diagnostics.traces.text import stack_from_text, stack_to_text, texts_o
 from madl.diagnostics.traces.trace import LINE_LIMIT_NBYTES, NBYTES_LIMIT
 from madl.diagnostics.traces.writer import TEXT_LIMIT_NBYTES
 from madl.errors import FileFormatError
-from madl.hotpath import Journal
+from madl.hotpath import CompiledJournal
 from madl.stacks import Stack
 
 MAGIC = b"madl-journal v1\n"
@@ -29,6 +30,10 @@ BYTE_ORDER_MARK = 0x0102030405060708
 NUMBER_LIMIT = 1 << 30
 """Tags and stacks are numbered below it."""
 _WORDS = struct.Struct("=QQ")
+_MAPPED_NBYTES = 1 << 18
+_RING_NBYTES = _MAPPED_NBYTES - HEAD_NBYTES
+_HEAD = struct.Struct("=16sQQ")
+_END, _END_OFFSET = struct.Struct("=Q"), _HEAD.size
 _READ_NBYTES = 1 << 16
 _RING_LIMIT_NBYTES = 1 << 26
 _END_LIMIT = RECORD_NBYTES * LINE_COUNT_LIMIT
@@ -68,6 +73,75 @@ def text_records(what: Text, number: int, text: str) -> bytes:
 def context_record(stream: int, tag_number: int, stack_number: int) -> bytes:
     """Return the record that comes before an allocation that is not plain."""
     return record(stream, stack_number << 30 | tag_number, Kind.CONTEXT)
+
+
+class PlainJournal:
+    """A journal in plain Python, for where nothing compiles. One thread at a time.
+
+    The ring is written with zeros before it is mapped: a full disk is then an error
+    here, not a signal at some later store.
+    """
+
+    hears_pools = False
+    """Whether pools write by themselves while it listens."""
+
+    def __init__(self, file: int) -> None:
+        """Take an empty file, open for reading and writing; it stays the caller's."""
+        self._file = file
+        self._position = HEAD_NBYTES
+        self.end = 0
+        """Bytes of all records that were written."""
+        self.error = 0
+        """The errno that ended the writing, or 0."""
+        try:
+            self._write_all(bytes(_MAPPED_NBYTES), 0)
+            self._mapped = mmap.mmap(file, _MAPPED_NBYTES)
+        except OSError as error:
+            self.error = error.errno or -1
+            return
+        head = _HEAD.pack(MAGIC, BYTE_ORDER_MARK, _RING_NBYTES)
+        self._mapped[: _HEAD.size] = head
+
+    def put(self, records: bytes) -> None:
+        """Write whole records, one behind the other; after an error, nothing."""
+        for start in range(0, len(records), RECORD_NBYTES):
+            if self._position == _MAPPED_NBYTES:
+                self._flush()
+            if self.error:
+                return
+            stop = self._position + RECORD_NBYTES
+            one = records[start : start + RECORD_NBYTES]
+            self._mapped[self._position : stop] = one
+            self._position = stop
+            self.end += RECORD_NBYTES
+            # After the record: a process killed between the two leaves no half record.
+            _END.pack_into(self._mapped, _END_OFFSET, self.end)
+
+    def listen(self, define_tag: Callable[[int, str], None]) -> None:
+        """Do nothing: who wants to hear of allocations is a listener."""
+
+    def stop_listening(self) -> None:
+        """Do nothing."""
+
+    def _flush(self) -> None:
+        if self.error:
+            return
+        try:
+            ring = self._mapped[HEAD_NBYTES:]
+            self._write_all(ring, _MAPPED_NBYTES + self.end - _RING_NBYTES)
+        except OSError as error:
+            self.error = error.errno or -1
+            return
+        self._position = HEAD_NBYTES
+
+    def _write_all(self, content: bytes, offset: int) -> None:
+        os.lseek(self._file, offset, os.SEEK_SET)
+        left = memoryview(content)
+        while left:
+            left = left[os.write(self._file, left) :]
+
+
+Journal: type[PlainJournal] = CompiledJournal or PlainJournal
 
 
 class JournalWriter:
@@ -146,7 +220,7 @@ class JournalWriter:
         A race: a pool that saw the recording still running may call this when another
         thread has closed it.
         """
-        journal: Journal | None = vars(self).get("journal")
+        journal: PlainJournal | None = vars(self).get("journal")
         if journal is not None:
             cut = tag.encode(errors="replace")[:TEXT_LIMIT_NBYTES]  # as a trace has it
             journal.put(text_records(Text.TAG, number, cut.decode(errors="ignore")))

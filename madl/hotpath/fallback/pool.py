@@ -31,6 +31,7 @@ from madl.hotpath.shared import (
 
 _MOST_BINS = 1 << 16
 _MOST_COUNTS = 20  # while other threads allocate and free
+_IN_FREE = 0, 0  # what a block is taken by between its end and its list
 
 _active_watches = 0  # global, since it is read on every allocation
 
@@ -134,9 +135,6 @@ def _end(memory: Memory, block: Block) -> None:
         block.taken = _IN_FREE  # recovery leaves it to _finish
     elif block.arena is not None:
         (bins.freed if block.is_binned else bins.returned).append(block)
-
-
-_IN_FREE = 0, 0
 
 
 def _finish(pool: "HotPool", block: Block, *, is_dropped: bool) -> None:
