@@ -9,7 +9,7 @@ static int failed(DevicePool *pool, int status) {
     return status;
 }
 
-/* Have the device's context current, in the mode that breaks nobody's capture. */
+/* Have the device's context current, in the mode that breaks no capture of a graph. */
 static int enter_device(DevicePool *pool, int *mode) {
     const DriverCalls *calls = &pool->setup.calls;
     void *context;

@@ -1,6 +1,6 @@
 /* A pool of one CUDA device that other allocators call into, with their locks held.
  *
- * Nothing here touches Python or needs the interpreter's lock: whoever holds it may
+ * Nothing here touches Python or needs the interpreter's lock: a thread that holds it may
  * wait for the pool's own lock, never the other way round. Memory is placed first fit
  * in one range of addresses and committed at its end, by the driver's functions. A
  * stream uses what it freed at once; a free only queues. */

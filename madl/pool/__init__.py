@@ -248,7 +248,7 @@ class Pool(HotPool):
         Idle pages go now, the rest with the last block, never under a live view.
 
         Returns:
-            What is still live: a leak, if nobody means to use it any more.
+            What is still live: a leak, unless it is used and freed later.
         """
         parts = self._lane.parts
         live = parts.lock.hold(lambda: lifecycle.close(parts))

@@ -105,6 +105,6 @@ class Dedicated:
         self.arenas.remove(arena)  # after the call: what the device keeps is counted
 
     def release_empty(self) -> None:
-        """Give back those that the device did not take back at once."""
+        """Give back those whose release failed before."""
         for arena in [arena for arena in self.arenas if arena.blocks.is_empty()]:
             self.release(arena)

@@ -207,7 +207,7 @@ def least_limit_nbytes(backend: CountedBackend, capacity: int) -> int:
 
 
 def is_zeroed_by_host(backend: CountedBackend) -> bool:
-    """Return whether the host writes zeros at once, as no stream may use the memory."""
+    """Return whether the host writes zeros itself: no stream uses the memory."""
     can = backend.capabilities
     return Capability.HOST_ACCESS in can and Capability.STREAM_ORDERED not in can
 

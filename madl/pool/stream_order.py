@@ -8,7 +8,7 @@ from madl.errors import MissingCapabilityError
 
 
 class StreamOrder:
-    """One stream of a backend; on devices without streams all is done at once.
+    """One stream of a backend; on devices without streams no work is queued.
 
     A pool unmaps and moves memory from the host, which the device's own order does
     not cover: before that, it has to see that queued work is done.

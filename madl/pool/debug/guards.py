@@ -1,6 +1,6 @@
 """The guards of one block: written when it is allocated, looked at when it is freed.
 
-Before and behind the user's bytes lie bytes that nobody may write; the user's own are
+Before and behind the user's bytes lie some that must not be written; the user's own are
 filled when they are handed out and when they are freed.
 """
 
@@ -28,7 +28,7 @@ from madl.sizes import align_up
 from madl.stacks import Stack
 
 STACK_DEPTH = 8
-"""Lines of each traceback that debug mode remembers, unless somebody wants more."""
+"""Lines of each traceback that debug mode remembers, unless more are wanted."""
 
 
 def guarded_capacity(access: GuardBytes, nbytes: int) -> int:
@@ -41,7 +41,7 @@ class Guard:
     """The guards of one block. It keeps no pool.
 
     Finalizers use it, so it takes no lock. ``is_freed`` becomes true after the block
-    was filled: whoever looks at the same time sees one of the two.
+    was filled: a thread that races to look sees one of the two.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class Guard:
         return found
 
     def note_free(self) -> list[Damage]:
-        """Take note of the free; where the CPU can, retire the block at once."""
+        """Take note of the free; where the CPU can, retire the block now."""
         self.freed_at = stacks.capture(STACK_DEPTH)
         return self.retire() if self.access.is_immediate else []
 
 
 class GuardedWatch(BlockWatch):
-    """Looks at a block's guards when it is freed, and warns where nobody freed it."""
+    """Looks at a block's guards when it is freed; warns of a drop without a free."""
 
     __slots__ = ("_kept", "guard")
 
@@ -151,7 +151,7 @@ class GuardedWatch(BlockWatch):
         if len(self.stack) < STACK_DEPTH:
             self.stack = stacks.capture(STACK_DEPTH)
         self.guard: Guard | None = None
-        self._kept = kept  # what nobody was told of yet
+        self._kept = kept  # what was not raised yet
 
     def disown(self) -> None:
         """Count the block for no tag: its allocation failed after all."""
@@ -172,7 +172,7 @@ class GuardedWatch(BlockWatch):
         self,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,  # sys is gone at exit
     ) -> None:
-        """Take note of a free that nobody asked for, and warn of it.
+        """Take note of a drop without ``free()``, and warn of it.
 
         What it raises goes to ``sys.unraisablehook``, so it is kept as well.
         """

@@ -146,7 +146,7 @@ def guard_bytes_of(backend: CountedBackend, *, is_asked: bool) -> GuardBytes:
     can = backend.capabilities
     lack = "content that guard bytes could protect"
     if Capability.SHARE in can:
-        # Others may use a block for as long as they like, whoever has freed it.
+        # Other processes may use a block for as long as they like, also after a free.
         lack = "memory of this process alone, which a free may overwrite"
     elif Capability.HOST_ACCESS in can and Capability.STREAM_ORDERED not in can:
         return HostBytes()

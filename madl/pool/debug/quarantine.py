@@ -9,7 +9,7 @@ from madl.pool.stream_order import StreamOrder
 from madl.pool.streams import Served
 
 MOST_NBYTES = 64 << 20
-"""Held back at once by a pool without a limit."""
+"""The most that a pool without a limit holds back."""
 
 LIMIT_DIVISOR = 8
 """At most this part of a pool's limit is held back."""
