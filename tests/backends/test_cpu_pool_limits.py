@@ -19,6 +19,7 @@ def test_under_an_address_space_limit_reservations_are_smaller() -> None:
         "live = [pool.allocate(32 * MIB)]\n"
         "write(live[0].address, 1, 32 * MIB)\n"
         "first = pool.stats().reserved_nbytes\n"
+        "from madl.pool.allocate import parts_of\n"
         "info = parts_of(pool).backend.backend.memory_info()\n"
         "print(first < 2 * GIB < info.total_nbytes)\n"
         "while len(pool.snapshot().arenas) == 1:\n"

@@ -45,29 +45,22 @@ class Descriptor:
         return receive, (DupFd(self.file), os.getpid())
 
 
-class Lost:
-    """Stands for a descriptor that did not arrive, and says why."""
+def receive(sent: Any, sender: int) -> Descriptor | str:  # noqa: ANN401  # multiprocessing has no type for it
+    """Return the descriptor that was sent, when that is unpickled, or why it is lost.
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-def receive(sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
-    """Take a descriptor out of what was sent, when that is unpickled.
-
-    The sender need not keep it then. A failure is raised by the attach: raised here, it
-    would end a worker before that has begun.
+    The sender need not keep it then. The reason is raised by the attach: raised here,
+    it would end a worker before that has begun.
     """
     from multiprocessing import AuthenticationError
 
     try:
         file: int = sent.detach()
     except AuthenticationError:
-        return Lost(f"process {sender} is no relative of this one")
+        return f"process {sender} is no relative of this one"
     except (FileNotFoundError, ConnectionRefusedError):
-        return Lost(f"process {sender}, which sent it, has ended")
+        return f"process {sender}, which sent it, has ended"
     except (OSError, EOFError, RuntimeError):
-        return Lost(f"process {sender} has given it to another process, or has ended")
+        return f"process {sender} has given it to another process, or has ended"
     os.set_inheritable(file, False)
     return Descriptor(file)
 
@@ -108,24 +101,13 @@ def make(nbytes: int) -> Segment:
     return Segment(descriptor, 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
-    if isinstance(sent, Lost):
-        raise AttachError(DEVICE, nbytes, sent.reason)
     there = os.fstat(sent.file).st_size
     if there < start + nbytes:  # the first touch beyond its end is a SIGBUS
         reason = f"the file has {there} bytes, {start + nbytes} are needed"
         raise AttachError(DEVICE, nbytes, reason)
     return Segment(sent, start, nbytes)
-
-
-def refusal() -> str:
-    """Return why this system has no such memory; empty when it has."""
-    try:
-        make(GRANULARITY).release()
-    except Exception as error:  # a sandbox may refuse any of the calls, in any way
-        return str(error)
-    return ""
 
 
 def describe() -> dict[str, str]:
