@@ -50,12 +50,8 @@ class CudaPages:
     def reserve(self, nbytes: int, page_nbytes: int) -> "PagedReservation":
         """Take addresses whose memory will be of pages of one size."""
         address = self.calls.take(
-            "reserve addresses",
-            "cuMemAddressReserve",
-            nbytes,
-            self.granularity,
-            0,
-            0,
+            *("reserve addresses", "cuMemAddressReserve"),
+            *(nbytes, self.granularity, 0, 0),
             nbytes=nbytes,
             of=_ADDRESS_SPACE,
         )
@@ -70,25 +66,14 @@ class CudaPages:
     def map(self, address: int, page: _Page, wanted_nbytes: int) -> None:
         """Map a page at an address, without access: ``allow`` comes next."""
         self.calls.take(
-            "map a page",
-            "cuMemMap",
-            address,
-            page.nbytes,
-            0,
-            page.handle,
-            0,
+            *("map a page", "cuMemMap", address, page.nbytes, 0, page.handle, 0),
             nbytes=wanted_nbytes,
         )
 
     def allow(self, address: int, nbytes: int) -> None:
         """Let the device use pages that are mapped."""
         self.calls.take(
-            "allow access",
-            "cuMemSetAccess",
-            address,
-            nbytes,
-            [self._access],
-            1,
+            *("allow access", "cuMemSetAccess", address, nbytes, [self._access], 1),
             nbytes=nbytes,
         )
 
