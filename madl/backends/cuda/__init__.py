@@ -85,25 +85,18 @@ class CudaBackend(CudaWork, CudaExchange):
         self._reservations: dict[int, PagedReservation | SegmentReservation] = {}
 
     def _choose(self, memory: str | None) -> str:
-        has_pages = self._device.attribute(VIRTUAL_MEMORY)
         if memory is None:
-            return "pages" if has_pages else "segments"
+            return "pages" if self._device.attribute(VIRTUAL_MEMORY) else "segments"
+        segments, pinned = "memory='segments'", f"cuda_pinned:{self._device.index}"
         needed = {
-            "pages": (has_pages, "virtual memory management", "memory='segments'"),
-            "async": (
-                self._device.attribute(MEMORY_POOLS),
-                "stream-ordered allocation",
-                "memory='segments'",
-            ),
-            "managed": (
-                self._device.attribute(MANAGED_MEMORY),
-                "managed memory",
-                f"cuda_pinned:{self._device.index}",
-            ),
+            "pages": (VIRTUAL_MEMORY, "virtual memory management", segments),
+            "async": (MEMORY_POOLS, "stream-ordered allocation", segments),
+            "managed": (MANAGED_MEMORY, "managed memory", pinned),
         }
-        has, capability, alternative = needed.get(memory, (1, "", ""))
-        if not has:
-            raise MissingCapabilityError(self.device, capability, alternative)
+        if memory in needed:
+            attribute, capability, alternative = needed[memory]
+            if not self._device.attribute(attribute):
+                raise MissingCapabilityError(self.device, capability, alternative)
         return memory
 
     def _find_capabilities(self) -> Capability:

@@ -42,11 +42,8 @@ class CudaDevice:
     def attribute(self, number: int) -> int:
         """Return an attribute of the device."""
         attribute = self.calls.driver.CUdevice_attribute(number)
-        return int(
-            self.calls.call(
-                "ask for an attribute", "cuDeviceGetAttribute", attribute, self.native
-            )
-        )
+        asked = "cuDeviceGetAttribute", attribute, self.native
+        return int(self.calls.call("ask for an attribute", *asked))
 
     @property
     def context(self) -> Any:  # noqa: ANN401  # a CUcontext of cuda-python

@@ -77,16 +77,12 @@ class CudaPages:
             nbytes=nbytes,
         )
 
-    def unmap(self, address: int, page: _Page) -> None:
-        """Let a page disappear from an address."""
-        self.calls.call("unmap a page", "cuMemUnmap", address, page.nbytes)
-
     def unmap_again(self, address: int, page: _Page) -> None:
         """Undo a ``map``, also one that failed; never raise."""
         self.calls.quietly("cuMemUnmap", address, page.nbytes)
 
     def map_again(self, address: int, page: _Page) -> None:
-        """Undo an ``unmap``, also one that failed; never raise."""
+        """Undo an unmap, also one that failed; never raise."""
         with contextlib.suppress(MadlError):
             self.map(address, page, page.nbytes)
             self.allow(address, page.nbytes)
@@ -184,7 +180,9 @@ class PagedReservation:
         with contextlib.ExitStack() as undo:
             for start, page in pages.items():
                 undo.callback(self._do.map_again, self.address + start, page)
-                self._do.unmap(self.address + start, page)
+                self._do.calls.call(
+                    "unmap a page", "cuMemUnmap", self.address + start, page.nbytes
+                )
             undo.pop_all()
 
     def _cells(self, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:

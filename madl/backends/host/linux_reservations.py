@@ -96,20 +96,16 @@ class _Reservation(HostReservation):
             return
         # MAP_FIXED_NOREPLACE: another thread may have mapped something there by now,
         # which MAP_FIXED would unmap under it.
-        if (
-            calls.sys_mmap(address, nbytes, self._access, calls.FILL_HOLE, -1, 0)
-            != address
-        ):
+        how = self._access, calls.FILL_HOLE, -1, 0
+        if calls.sys_mmap(address, nbytes, *how) != address:
             raise calls.error_of("mmap", "restore", nbytes)
         self._dress(address, nbytes)
 
     def _seal(self, offset: int, nbytes: int) -> bool:
         """Map addresses that nothing is behind; return whether it worked."""
         address = self.address + offset
-        if (
-            calls.sys_mmap(address, nbytes, calls.PROT_NONE, calls.SEAL, -1, 0)
-            != address
-        ):
+        how = calls.PROT_NONE, calls.SEAL, -1, 0
+        if calls.sys_mmap(address, nbytes, *how) != address:
             return False
         self._dress(address, nbytes)
         return True

@@ -5,6 +5,7 @@ Each system's own module adds its numbers, and what it does better.
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import NamedTuple
 
 from madl.backends.host import HostMemory, HostReservation
@@ -20,6 +21,14 @@ class MapFlags(NamedTuple):
     reserving: int
     """MAP_NORESERVE, where there is one; 0 elsewhere."""
     fixed: int = 0x10
+
+
+def declare_sysctl(library: ctypes.CDLL) -> Callable[..., int]:
+    """Return ``sysctlbyname`` of macOS and the BSDs."""
+    name, place, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(posix.NBYTES)
+    return posix.declare(
+        library, "sysctlbyname", *(posix.INT, name, place, size, place, posix.NBYTES)
+    )
 
 
 class PosixReservation(HostReservation):

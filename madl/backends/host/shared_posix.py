@@ -26,6 +26,12 @@ _TOO_LARGE = (errno.EFBIG, errno.EOVERFLOW)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _calls = posix.PosixCalls(_libc)
+# Linux 3.17 with glibc 2.27, FreeBSD 13, Android 11.
+_create: Callable[..., int] | None = None
+if hasattr(_libc, "memfd_create"):
+    _create = posix.declare(
+        _libc, "memfd_create", posix.INT, ctypes.c_char_p, ctypes.c_uint
+    )
 
 
 class Descriptor:
@@ -114,18 +120,6 @@ def describe() -> dict[str, str]:
     """Return what the files are, for ``madl info``."""
     kind = "memfd_create" if _create is not None else "shm_open, unlinked at once"
     return {"shared memory": kind, "sealed": "yes" if _has_seals() else "no"}
-
-
-def _find_create() -> Callable[..., int] | None:
-    """Return memfd_create: Linux 3.17 with glibc 2.27, FreeBSD 13, Android 11."""
-    if not hasattr(_libc, "memfd_create"):
-        return None
-    return posix.declare(
-        _libc, "memfd_create", posix.INT, ctypes.c_char_p, ctypes.c_uint
-    )
-
-
-_create = _find_create()
 
 
 def _open_file(nbytes: int) -> int:
