@@ -10,8 +10,9 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol, Self, cast
+from typing import cast
 
+from madl.backends.host import HostMemory, HostReservation
 from madl.backends.kept import KeptReservations
 from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, OutOfMemoryError
@@ -34,64 +35,6 @@ _SYSTEMS = {
 _OTHERS = ("madl.backends.host.plain", "PlainMemory")
 _NEEDED = ("mmap", "_ctypes")
 """Modules of Python that every system's memory is reached by; WASI has neither."""
-
-
-class HostReservation(Protocol):
-    """A reservation as its operating system's module keeps it; offsets in bytes."""
-
-    address: int
-
-    def commit(self, offset: int, nbytes: int) -> None:
-        """As ``CommitBackend.commit``."""
-
-    def decommit(self, offset: int, nbytes: int) -> None:
-        """As ``CommitBackend.decommit``."""
-
-    def remap(
-        self, source: int, destination: int, nbytes: int, into: Self | None = None
-    ) -> None:
-        """As ``RemapBackend.remap``; ``into`` is of the same system."""
-
-    def release(self) -> None:
-        """As ``Backend.release``."""
-
-
-class HostMemory(Protocol):
-    """What each operating system's module offers; it raises madl's errors."""
-
-    alignment: int
-    commit_refusal: str
-    """Why reservations are memory from the start; empty when they are committed."""
-
-    remap_refusal: str
-    """Why memory cannot be remapped; empty when it can."""
-
-    huge_page_nbytes: int
-    """0 where the system has no huge pages, and so nothing to choose."""
-
-    numa_refusal: str
-    """Why memory of one NUMA node cannot be asked for; empty when it can."""
-
-    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
-        """As ``HugePageBackend.choose_pages``."""
-
-    def choose_prefault(self, *, prefault: bool) -> None:
-        """As ``PrefaultBackend.choose_prefault``."""
-
-    def choose_node(self, node: int | None) -> None:
-        """As ``NumaBackend.choose_node``."""
-
-    def choose_guard_pages(self) -> None:
-        """As ``GuardPagesBackend.choose_guard_pages``."""
-
-    def reserve(self, nbytes: int) -> HostReservation:
-        """As ``Backend.reserve``."""
-
-    def memory_info(self) -> MemoryInfo:
-        """As ``Backend.memory_info``."""
-
-    def describe(self) -> dict[str, str]:
-        """Return what was chosen for this system, and why."""
 
 
 class CpuBackend:

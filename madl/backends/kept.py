@@ -5,6 +5,14 @@ from typing import Generic, Protocol, TypeVar
 from madl.backends.protocol import Reservation
 
 
+def foreign(device: str, reservation: Reservation) -> ValueError:
+    """Return the error for a reservation that was released, or is another's."""
+    return ValueError(
+        f"reservation must be one of this backend ({device}) that was not released "
+        f"yet, got {reservation!r}"
+    )
+
+
 class Releasable(Protocol):
     """What a system's module makes."""
 
@@ -43,10 +51,7 @@ class KeptReservations(Generic[Made]):
         found, kept = self._kept.get(reservation.address, (None, None))
         # By identity: after a release the system may map another reservation there.
         if found is None or kept is not reservation:
-            raise ValueError(
-                f"reservation must be one of this backend ({self._device}) that was "
-                f"not released yet, got {reservation!r}"
-            )
+            raise foreign(self._device, reservation)
         return found
 
     def values(self) -> list[Made]:

@@ -10,10 +10,16 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
-from madl.backends.cpu import HostMemory, open_host_memory
+from madl.backends.cpu import open_host_memory
+from madl.backends.host import HostMemory
 from madl.backends.kept import KeptReservations
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
-from madl.errors import BackendNotFoundError, OutOfMemoryError, OutOfMemoryReport
+from madl.errors import (
+    AttachError,
+    BackendNotFoundError,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
 
 _MODULE = "shared_windows" if sys.platform == "win32" else "shared_posix"
 
@@ -35,6 +41,7 @@ class SharedPart(NamedTuple):
     """What stands for a reservation in other processes."""
 
     descriptor: object
+    """Of a segment; where it did not arrive, a text that says why."""
     start: int
 
 
@@ -90,6 +97,8 @@ class SharedBackend:
     def attach(self, shared: object, offset: int, nbytes: int) -> Reservation:
         """Map what another process, or this one, has shared."""
         descriptor, start = cast("SharedPart", shared)
+        if isinstance(descriptor, str):
+            raise AttachError(self.device, nbytes, descriptor)
         segment = self._system.attach(descriptor, start + offset, nbytes)
         return self._kept.keep(segment, nbytes)
 
@@ -116,7 +125,9 @@ def madl_open(device: str) -> SharedBackend | None:
 def _refusal() -> str:
     try:
         system = import_module(f"madl.backends.host.{_MODULE}")
+        system.make(system.GRANULARITY).release()
     except ImportError as error:
         return f"this system has no memory that processes share: {error}"
-    refusal: str = system.refusal()
-    return refusal
+    except Exception as error:  # a sandbox may refuse any of the calls, in any way
+        return str(error)
+    return ""

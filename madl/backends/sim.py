@@ -4,6 +4,7 @@ Nothing is backed by memory and nothing has an address. It stands for a device w
 address space to reserve, or, without ``commits``, for one that hands out whole buffers.
 """
 
+from madl.backends.kept import foreign
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import (
     BackendCallError,
@@ -121,10 +122,7 @@ class SimBackend:
     def _known(self, reservation: Reservation) -> int:
         native = reservation.native
         if not isinstance(native, int) or native not in self._committed:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was not "
-                f"released yet, got {reservation!r}"
-            )
+            raise foreign(self.device, reservation)
         return native
 
     def _inside(

@@ -122,11 +122,7 @@ class CommitTests(BackendCase):
                 f"{nbytes} bytes were to be committed, the error says "
                 f"{refusal.requested}"
             )
-            after = bench.available_nbytes()
-            assert after >= before // 2, (
-                f"a refused commit must take nothing, but {format_nbytes(before)} were "
-                f"available before it, and {format_nbytes(after)} after"
-            )
+            bench.assert_nothing_taken(before, "a refused commit")
             bench.commit(reservation, 0, bench.unit)
             use(bench, reservation, 0, bench.unit)
 

@@ -235,11 +235,7 @@ class MandatoryTests(BackendCase):
             assert error.requested == nbytes, (
                 f"{nbytes} bytes were asked for, the error says {error.requested}"
             )
-            after = bench.available_nbytes()
-            assert after >= before // 2, (
-                f"a refused reservation must take nothing, but {format_nbytes(before)} "
-                f"were available before it, and {format_nbytes(after)} after"
-            )
+            bench.assert_nothing_taken(before, "a refused reservation")
             bench.usable(bench.unit)
 
 

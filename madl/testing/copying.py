@@ -19,9 +19,8 @@ class CopyTests(BackendCase):
             reservation = bench.usable(nbytes)
             data = pattern(nbytes, 1)
             bench.backend.copy_from_host(reservation, 0, memoryview(data))
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), data, "copied from and to the host")
+            found = bench.copied(reservation, 0, nbytes)
+            assert_bytes(found, data, "copied from and to the host")
 
     def test_a_copy_changes_its_own_bytes_only(self) -> None:
         with self.workbench(Capability.COPY) as bench:
@@ -33,12 +32,10 @@ class CopyTests(BackendCase):
             stop = ODD_OFFSET + ODD_NBYTES
             bench.backend.copy_from_host(reservation, ODD_OFFSET, memoryview(data))
             expected[ODD_OFFSET:stop] = data
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), bytes(expected), "after a copy into the middle")
-            part = bytearray(ODD_NBYTES)
-            bench.backend.copy_to_host(reservation, ODD_OFFSET, memoryview(part))
-            assert_bytes(bytes(part), data, "copied out of the middle")
+            found = bench.copied(reservation, 0, nbytes)
+            assert_bytes(found, bytes(expected), "after a copy into the middle")
+            part = bench.copied(reservation, ODD_OFFSET, ODD_NBYTES)
+            assert_bytes(part, data, "copied out of the middle")
 
     def test_a_copy_is_complete_on_return(self) -> None:
         with self.workbench(Capability.COPY) as bench:
@@ -48,9 +45,8 @@ class CopyTests(BackendCase):
             source = bytearray(data)
             bench.backend.copy_from_host(reservation, 0, memoryview(source))
             source[:] = bytes(nbytes)  # it must not be looked at any more
-            found = bytearray(nbytes)
-            bench.backend.copy_to_host(reservation, 0, memoryview(found))
-            assert_bytes(bytes(found), data, "without a stream, from changed memory")
+            found = bench.copied(reservation, 0, nbytes)
+            assert_bytes(found, data, "without a stream, from changed memory")
 
     def test_bytes_move_inside_the_device(self) -> None:
         with self.workbench(Capability.COPY) as bench:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from madl.backends.kept import foreign
 from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
 from madl.errors import (
     BackendCallError,
@@ -309,10 +310,7 @@ class FakeBackend(FakeBytes):
     def _known(self, reservation: Reservation) -> int:
         address = self._addresses.get(reservation.native)
         if address is None or self.reservations[address] is not reservation:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was not "
-                f"released yet, got {reservation!r}"
-            )
+            raise foreign(self.device, reservation)
         return address
 
     @contextlib.contextmanager

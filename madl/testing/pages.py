@@ -25,11 +25,7 @@ class HugePagesTests(BackendCase):
                     bench.backend.choose_pages(page, huge=huge)
                 except MissingCapabilityError:
                     assert huge, f"choose_pages(huge={huge}) must not be refused"
-                reservation = bench.reserve(4 * page)
-                bench.commit(reservation, page, 2 * page)
-                use(bench, reservation, page, 2 * page)
-                bench.backend.decommit(reservation, 2 * page, page)
-                bench.release(reservation)
+                _commit_pages(bench, page)
 
 
 class HandlePagesTests(BackendCase):
@@ -48,10 +44,7 @@ class HandlePagesTests(BackendCase):
                 before = page
             page = bench.backend.page_nbytes_for(bench.granule)
             bench.backend.choose_pages(page, huge=None)
-            reservation = bench.reserve(4 * page)
-            bench.commit(reservation, page, 2 * page)
-            use(bench, reservation, page, 2 * page)
-            bench.backend.decommit(reservation, 2 * page, page)
+            _commit_pages(bench, page)
 
 
 class GuardPagesTests(BackendCase):
@@ -97,6 +90,15 @@ class NumaTests(BackendCase):
                 except MissingCapabilityError:
                     assert node == 0, "choose_node(None) must not be refused"
                 _take_and_use(bench)
+
+
+def _commit_pages(bench: Workbench, page: int) -> None:
+    """Commit two pages of four, use them, and give back one, then all."""
+    reservation = bench.reserve(4 * page)
+    bench.commit(reservation, page, 2 * page)
+    use(bench, reservation, page, 2 * page)
+    bench.backend.decommit(reservation, 2 * page, page)
+    bench.release(reservation)
 
 
 def _take_and_use(bench: Workbench) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from madl.backends.protocol import Backend, Capability, Reservation
 from madl.errors import BackendCallError, OutOfMemoryError
-from madl.sizes import align_up
+from madl.sizes import align_up, format_nbytes
 
 USUAL_UNIT_NBYTES = 4096
 
@@ -97,6 +97,10 @@ class Workbench:
         """Read bytes, by the CPU where it can."""
         if self.has(Capability.HOST_ACCESS):
             return ctypes.string_at(address_of(reservation) + offset, nbytes)
+        return self.copied(reservation, offset, nbytes)
+
+    def copied(self, reservation: Reservation, offset: int, nbytes: int) -> bytes:
+        """Read bytes by a copy to the host."""
         destination = bytearray(nbytes)
         self.backend.copy_to_host(reservation, offset, memoryview(destination))
         return bytes(destination)
@@ -105,6 +109,14 @@ class Workbench:
         """Return what the device has left."""
         available: int = self.backend.memory_info().available_nbytes
         return available
+
+    def assert_nothing_taken(self, before: int, what: str) -> None:
+        """Fail if the device has less than half of what was left before a call."""
+        after = self.available_nbytes()
+        assert after >= before // 2, (
+            f"{what} must take nothing, but {format_nbytes(before)} were available "
+            f"before it, and {format_nbytes(after)} after"
+        )
 
     def large_nbytes(self, most_nbytes: int | None = None) -> int:
         """Return about half of what the device has left, or as much as it grants."""

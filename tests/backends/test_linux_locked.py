@@ -9,7 +9,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("Linux only", allow_module_level=True)
 
-from madl.backends.host import linux_calls
+from madl.backends.host import linux_calls, posix_calls
 from madl.backends.host.linux_reservations import LazyReservation
 from madl.errors import BackendCallError
 from tests.backends.host import OS_PAGE, PAGE, kernel_field, read, run_child, write
@@ -20,7 +20,9 @@ MCL_FUTURE, MCL_ONFAULT = 2, 4
 @pytest.fixture
 def locked(lazy: LazyReservation) -> LazyReservation:
     """Return a reservation whose second OS page is locked."""
-    lock = linux_calls.declare("mlock", ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
+    lock = posix_calls.declare(
+        linux_calls.libc, "mlock", ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t
+    )
     write(lazy.address, 1)
     if lock(lazy.address + OS_PAGE, OS_PAGE) != 0:
         pytest.skip("nothing may be locked here")

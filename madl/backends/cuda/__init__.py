@@ -20,8 +20,8 @@ from madl.backends.cuda.device import (
 from madl.backends.cuda.interop import CudaExchange
 from madl.backends.cuda.interop import wrap_array as wrap_array
 from madl.backends.cuda.pages import CudaPages, PagedReservation
-from madl.backends.cuda.segments import SORTS, CudaSegments, SegmentReservation
-from madl.backends.cuda.streams import CudaStreams
+from madl.backends.cuda.segments import SORTS, SegmentReservation
+from madl.backends.kept import foreign
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, MadlError, MissingCapabilityError
 from madl.sizes import align_up, format_nbytes, parse_nbytes
@@ -68,18 +68,13 @@ class CudaBackend(CudaWork, CudaExchange):
             )
         kind = f"cuda_{memory}" if memory in ("pinned", "managed") else "cuda"
         self.device = f"{kind}:{index}"
-        self._device = CudaDevice(self.device, index)
-        self._streams = CudaStreams(self._device)
+        super().__init__(CudaDevice(self.device, index))
         self.memory = self._choose(memory)
         self._is_host = self.memory == "pinned"
-        self._pages: CudaPages | None = None
-        self._segments: CudaSegments | None = None
-        if self.memory == "pages":
-            self._pages = CudaPages(self._device)
-            self.granularity = self.alignment = self._pages.granularity
-        else:
-            self._segments = CudaSegments(self._device, self.memory)
-            self.granularity = self.alignment = SEGMENT_ALIGNMENT
+        self._pages = CudaPages(self._device) if self.memory == "pages" else None
+        self.granularity = self.alignment = (
+            self._pages.granularity if self._pages else SEGMENT_ALIGNMENT
+        )
         self.page_nbytes = self._check_page(
             align_up(PAGE_NBYTES, self.granularity)
             if page_nbytes is None
@@ -90,25 +85,18 @@ class CudaBackend(CudaWork, CudaExchange):
         self._reservations: dict[int, PagedReservation | SegmentReservation] = {}
 
     def _choose(self, memory: str | None) -> str:
-        has_pages = self._device.attribute(VIRTUAL_MEMORY)
         if memory is None:
-            return "pages" if has_pages else "segments"
+            return "pages" if self._device.attribute(VIRTUAL_MEMORY) else "segments"
+        segments, pinned = "memory='segments'", f"cuda_pinned:{self._device.index}"
         needed = {
-            "pages": (has_pages, "virtual memory management", "memory='segments'"),
-            "async": (
-                self._device.attribute(MEMORY_POOLS),
-                "stream-ordered allocation",
-                "memory='segments'",
-            ),
-            "managed": (
-                self._device.attribute(MANAGED_MEMORY),
-                "managed memory",
-                f"cuda_pinned:{self._device.index}",
-            ),
+            "pages": (VIRTUAL_MEMORY, "virtual memory management", segments),
+            "async": (MEMORY_POOLS, "stream-ordered allocation", segments),
+            "managed": (MANAGED_MEMORY, "managed memory", pinned),
         }
-        has, capability, alternative = needed.get(memory, (1, "", ""))
-        if not has:
-            raise MissingCapabilityError(self.device, capability, alternative)
+        if memory in needed:
+            attribute, capability, alternative = needed[memory]
+            if not self._device.attribute(attribute):
+                raise MissingCapabilityError(self.device, capability, alternative)
         return memory
 
     def _find_capabilities(self) -> Capability:
@@ -157,7 +145,7 @@ class CudaBackend(CudaWork, CudaExchange):
             made = (
                 self._pages.reserve(nbytes, self._handle_nbytes)
                 if self._pages
-                else cast("CudaSegments", self._segments).reserve(nbytes)
+                else SegmentReservation(self._device, self.memory, nbytes)
             )
         self._reservations[made.address] = made
         return Reservation(made.address, nbytes, made.address)
@@ -228,8 +216,7 @@ class CudaBackend(CudaWork, CudaExchange):
             from madl.backends.cpu import CpuBackend
 
             return CpuBackend().memory_info()
-        unused, total = self._device.memory_info()
-        return MemoryInfo(total, unused)
+        return self._device.memory_info()
 
     def describe(self) -> dict[str, str]:
         """Return what the device is and what was chosen, in words."""
@@ -255,10 +242,7 @@ class CudaBackend(CudaWork, CudaExchange):
     def _find(self, reservation: Reservation) -> PagedReservation | SegmentReservation:
         found = self._reservations.get(cast("int", reservation.address))
         if found is None:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was "
-                f"not released yet, got {reservation!r}"
-            )
+            raise foreign(self.device, reservation)
         return found
 
     def _paged(self, reservation: Reservation) -> PagedReservation:

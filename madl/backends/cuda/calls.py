@@ -33,6 +33,10 @@ _NOT_FOUND, _UNKNOWN = 500, 999
 _BROKEN = frozenset((214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721))
 """After these, the driver answers every call of the process with the same."""
 
+_IN_A_CHILD = (
+    "; after a fork a driver that the parent used cannot be used: start children by "
+    "'spawn'"
+)
 _processes: list[int] = []  # the one that initialized the driver
 
 
@@ -176,7 +180,8 @@ def _open_driver(device: str) -> ModuleType:
         raise _not_found(device, str(error)) from error
     if status != SUCCESS:
         failure = NativeFailure("cuInit", status, _text(driver, status))
-        raise _not_found(device, f"{failure}{_advice(status)}")
+        advice = _IN_A_CHILD if status == NOT_INITIALIZED else ""
+        raise _not_found(device, f"{failure}{advice}")
     if version < OLDEST_VERSION:
         raise _not_found(
             device,
@@ -186,15 +191,6 @@ def _open_driver(device: str) -> ModuleType:
     if not _processes:
         _processes.append(os.getpid())
     return driver
-
-
-def _advice(status: int) -> str:
-    if status == NOT_INITIALIZED:
-        return (
-            "; after a fork a driver that the parent used cannot be used: start "
-            "children by 'spawn'"
-        )
-    return ""
 
 
 def _text(driver: ModuleType, status: int) -> str:

@@ -5,12 +5,10 @@ it, and waited for: by themselves some of the driver's copies return early.
 """
 
 from abc import abstractmethod
-from collections.abc import Hashable
 from typing import Any, cast
 
 from madl.backends.cuda.calls import SUCCESS
-from madl.backends.cuda.device import CudaDevice
-from madl.backends.cuda.streams import CudaEvent, CudaStreams, handle_of
+from madl.backends.cuda.streams import CudaStreams, handle_of
 from madl.backends.protocol import Backend, Capability, Reservation, Staging
 
 WORK = (
@@ -31,11 +29,9 @@ _ANY = "cuMemcpyAsync"
 for device memory on one side, which pinned memory is not."""
 
 
-class CudaWork:
+class CudaWork(CudaStreams):
     """The part of a CUDA backend that queues work."""
 
-    _device: CudaDevice
-    _streams: CudaStreams
     _is_host: bool
     """Whether the memory is the host's."""
     capabilities: Capability
@@ -191,30 +187,6 @@ class CudaWork:
             calls.call(action, function, *arguments, handle)
             if stream is None:
                 calls.call(action, "cuStreamSynchronize", handle)
-
-    def stream_key(self, stream: object) -> Hashable:
-        """Return what is equal for two objects that mean one stream."""
-        return self._streams.key(stream)
-
-    def is_capturing(self, stream: object) -> bool:
-        """Return whether work queued on a stream goes into a graph, for later."""
-        return self._streams.is_capturing(stream)
-
-    def record(self, stream: object) -> CudaEvent:
-        """Return an event at the end of what is queued on a stream."""
-        return self._streams.record(stream)
-
-    def is_done(self, event: object) -> bool:
-        """Return whether an event has been reached, without waiting."""
-        return self._streams.is_done(event)
-
-    def wait(self, stream: object, event: object) -> None:
-        """Let what is queued on a stream from now on wait for an event."""
-        self._streams.wait(stream, event)
-
-    def synchronize(self, event: object) -> None:
-        """Return when an event has been reached."""
-        self._streams.synchronize(event)
 
 
 def _address_of(buffer: memoryview) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from madl.backends.cuda.calls import CudaCalls
+from madl.backends.protocol import MemoryInfo
 from madl.sizes import format_nbytes
 
 # The numbers are of the driver's interface and never change.
@@ -41,11 +42,8 @@ class CudaDevice:
     def attribute(self, number: int) -> int:
         """Return an attribute of the device."""
         attribute = self.calls.driver.CUdevice_attribute(number)
-        return int(
-            self.calls.call(
-                "ask for an attribute", "cuDeviceGetAttribute", attribute, self.native
-            )
-        )
+        asked = "cuDeviceGetAttribute", attribute, self.native
+        return int(self.calls.call("ask for an attribute", *asked))
 
     @property
     def context(self) -> Any:  # noqa: ANN401  # a CUcontext of cuda-python
@@ -102,11 +100,11 @@ class CudaDevice:
                 )
             return _streams[self.index]
 
-    def memory_info(self) -> tuple[int, int]:
-        """Return the bytes that are unused, and all bytes."""
+    def memory_info(self) -> MemoryInfo:
+        """Return the device's memory."""
         with self.current():
             unused, total = self.calls.call("ask for its memory", "cuMemGetInfo")
-        return int(unused), int(total)
+        return MemoryInfo(int(total), int(unused))
 
     def describe(self) -> dict[str, str]:
         """Return what the device is."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from madl.backends.cuda.copies import WORK, CudaWork
 from madl.backends.cuda.device import CudaDevice
-from madl.backends.cuda.streams import CudaStreams, handle_of
+from madl.backends.cuda.streams import handle_of
 from madl.backends.protocol import ArrayPlace, DlpackExporter, MemoryInfo, Reservation
 from madl.errors import MissingCapabilityError, NotContiguousError
 
@@ -58,8 +58,7 @@ class CudaLent(CudaWork):
 
     def __init__(self, index: int) -> None:
         self.device = f"cuda:{index}"
-        self._device = CudaDevice(self.device, index)
-        self._streams = CudaStreams(self._device)
+        super().__init__(CudaDevice(self.device, index))
         self._is_host = False
 
     def reserve(self, nbytes: int) -> Reservation:
@@ -72,8 +71,7 @@ class CudaLent(CudaWork):
 
     def memory_info(self) -> MemoryInfo:
         """Return the device's memory."""
-        unused, total = self._device.memory_info()
-        return MemoryInfo(total, unused)
+        return self._device.memory_info()
 
     def _not_ours(self) -> MissingCapabilityError:
         return MissingCapabilityError(

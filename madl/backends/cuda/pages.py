@@ -50,12 +50,8 @@ class CudaPages:
     def reserve(self, nbytes: int, page_nbytes: int) -> "PagedReservation":
         """Take addresses whose memory will be of pages of one size."""
         address = self.calls.take(
-            "reserve addresses",
-            "cuMemAddressReserve",
-            nbytes,
-            self.granularity,
-            0,
-            0,
+            *("reserve addresses", "cuMemAddressReserve"),
+            *(nbytes, self.granularity, 0, 0),
             nbytes=nbytes,
             of=_ADDRESS_SPACE,
         )
@@ -70,38 +66,23 @@ class CudaPages:
     def map(self, address: int, page: _Page, wanted_nbytes: int) -> None:
         """Map a page at an address, without access: ``allow`` comes next."""
         self.calls.take(
-            "map a page",
-            "cuMemMap",
-            address,
-            page.nbytes,
-            0,
-            page.handle,
-            0,
+            *("map a page", "cuMemMap", address, page.nbytes, 0, page.handle, 0),
             nbytes=wanted_nbytes,
         )
 
     def allow(self, address: int, nbytes: int) -> None:
         """Let the device use pages that are mapped."""
         self.calls.take(
-            "allow access",
-            "cuMemSetAccess",
-            address,
-            nbytes,
-            [self._access],
-            1,
+            *("allow access", "cuMemSetAccess", address, nbytes, [self._access], 1),
             nbytes=nbytes,
         )
-
-    def unmap(self, address: int, page: _Page) -> None:
-        """Let a page disappear from an address."""
-        self.calls.call("unmap a page", "cuMemUnmap", address, page.nbytes)
 
     def unmap_again(self, address: int, page: _Page) -> None:
         """Undo a ``map``, also one that failed; never raise."""
         self.calls.quietly("cuMemUnmap", address, page.nbytes)
 
     def map_again(self, address: int, page: _Page) -> None:
-        """Undo an ``unmap``, also one that failed; never raise."""
+        """Undo an unmap, also one that failed; never raise."""
         with contextlib.suppress(MadlError):
             self.map(address, page, page.nbytes)
             self.allow(address, page.nbytes)
@@ -199,7 +180,9 @@ class PagedReservation:
         with contextlib.ExitStack() as undo:
             for start, page in pages.items():
                 undo.callback(self._do.map_again, self.address + start, page)
-                self._do.unmap(self.address + start, page)
+                self._do.calls.call(
+                    "unmap a page", "cuMemUnmap", self.address + start, page.nbytes
+                )
             undo.pop_all()
 
     def _cells(self, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """CUDA memory in one piece: cuMemAlloc, stream-ordered, pinned and managed."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from madl.backends.cuda.device import CudaDevice
 
@@ -24,60 +24,33 @@ SORTS = {
 """By the names that ``CudaBackend`` has for them. Portable: pinned for all devices."""
 
 
-class CudaSegments:
-    """What the driver does for reservations that are memory from the start."""
-
-    def __init__(self, device: CudaDevice, sort: str) -> None:
-        self.device = device
-        self.sort = sort
-
-    def reserve(self, nbytes: int) -> "SegmentReservation":
-        """Take memory."""
-        sort, calls = SORTS[self.sort], self.device.calls
-        order = self._order()
-        address = int(
-            calls.take(
-                "reserve",
-                sort.take,
-                nbytes,
-                *sort.flags,
-                *order,
-                nbytes=nbytes,
-                of=sort.of,
-            )
-        )
-        made = SegmentReservation(self, address, nbytes)
-        if order:
-            # Else only this stream could use it: for others no event orders their work
-            # behind the allocation.
-            try:
-                calls.call("reserve", "cuStreamSynchronize", *order)
-            except BaseException:
-                calls.quietly(sort.give, address, *order)
-                raise
-        return made
-
-    def release(self, address: int) -> None:
-        """Give memory back."""
-        give = SORTS[self.sort].give
-        self.device.calls.call("release", give, address, *self._order())
-
-    def _order(self) -> tuple[Any, ...]:
-        return (self.device.own_stream(),) if self.sort == "async" else ()
-
-
 class SegmentReservation:
-    """Memory in one piece, committed from start to end."""
+    """Memory in one piece, committed from start to end; taken when this is made."""
 
     is_going = False
     """Whether the driver has been asked to take it back."""
 
-    def __init__(self, segments: CudaSegments, address: int, nbytes: int) -> None:
-        self.address = address
+    def __init__(self, device: CudaDevice, memory: str, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._segments = segments
+        self._calls, sort = device.calls, SORTS[memory]
+        order = (device.own_stream(),) if memory == "async" else ()
+        taken = self._calls.take(
+            *("reserve", sort.take, nbytes, *sort.flags, *order),
+            nbytes=nbytes,
+            of=sort.of,
+        )
+        self.address = int(taken)
+        self._give = sort.give, self.address, *order
+        if order:
+            # Else only this stream could use it: for others no event orders their work
+            # behind the allocation.
+            try:
+                self._calls.call("reserve", "cuStreamSynchronize", *order)
+            except BaseException:
+                self._calls.quietly(*self._give)
+                raise
 
     def release(self) -> None:
         """Give it back, or change nothing."""
         self.is_going = True
-        self._segments.release(self.address)
+        self._calls.call("release", *self._give)

@@ -75,14 +75,14 @@ def _of(event: object) -> object:
 
 
 class CudaStreams:
-    """Records, queries and waits for positions of a device's streams."""
+    """The part of a CUDA backend that records, queries and waits for events."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._calls = device.calls
         self._spare: list[object] = []
 
-    def key(self, stream: object) -> Hashable:
+    def stream_key(self, stream: object) -> Hashable:
         """Return what is equal for two objects that mean one stream.
 
         Raises:
@@ -123,10 +123,9 @@ class CudaStreams:
         return CudaEvent(handle, self._spare)
 
     def is_done(self, event: object) -> bool:
-        """Return whether an event has been reached."""
-        with (
-            self._device.taking()
-        ):  # a query would invalidate captures of other threads
+        """Return whether an event has been reached, without waiting."""
+        # Not current(): a query would invalidate captures of other threads.
+        with self._device.taking():
             status, _ = self._calls.status("cuEventQuery", _of(event))
         if status in (SUCCESS, NOT_READY, CAPTURED):
             return status == SUCCESS

@@ -10,8 +10,7 @@ import os
 import re
 import sys
 
-from madl.backends.host.posix import MapFlags, PosixMemory
-from madl.backends.host.posix_calls import INT
+from madl.backends.host.posix import MapFlags, PosixMemory, declare_sysctl
 from madl.backends.protocol import MemoryInfo
 
 _PRIVATE, _ANON = 0x2, 0x1000
@@ -24,10 +23,7 @@ _FLAGS = {
     "openbsd": MapFlags(_ANONYMOUS, reserving=0),
 }
 # OS pages that are free, or that the system can reclaim without writing them.
-_FREE_COUNTS = {
-    "dragonfly": (b"vm.stats.vm.v_free_count", b"vm.stats.vm.v_inactive_count"),
-    "freebsd": (b"vm.stats.vm.v_free_count", b"vm.stats.vm.v_inactive_count"),
-}
+_FREE_COUNTS = b"vm.stats.vm.v_free_count", b"vm.stats.vm.v_inactive_count"
 
 
 class BsdMemory(PosixMemory):
@@ -44,9 +40,8 @@ class BsdMemory(PosixMemory):
     def memory_info(self) -> MemoryInfo:
         """Return the machine's memory."""
         total = os.sysconf("SC_PHYS_PAGES")
-        if self._system in _FREE_COUNTS:
-            names = _FREE_COUNTS[self._system]
-            available = sum(self._read_count(name) for name in names)
+        if self._system in ("dragonfly", "freebsd"):
+            available = sum(self._read_count(name) for name in _FREE_COUNTS)
         else:
             available = os.sysconf("SC_AVPHYS_PAGES")
         return MemoryInfo(total * mmap.PAGESIZE, min(available, total) * mmap.PAGESIZE)
@@ -63,14 +58,6 @@ class BsdMemory(PosixMemory):
         """Return an unsigned number of the kernel; 0 where it has no such number."""
         value = ctypes.c_uint()
         nbytes = ctypes.c_size_t(ctypes.sizeof(value))
-        read = self._library.sysctlbyname
-        read.restype = INT
-        read.argtypes = (
-            ctypes.c_char_p,
-            ctypes.c_void_p,
-            ctypes.POINTER(ctypes.c_size_t),
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-        )
+        read = declare_sysctl(self._library)
         done = read(name, ctypes.byref(value), ctypes.byref(nbytes), None, 0)
         return value.value if done == 0 else 0

@@ -10,7 +10,12 @@ import ctypes
 import mmap
 
 from madl.backends.host import posix_calls as posix
-from madl.backends.host.posix import MapFlags, PosixMemory, PosixReservation
+from madl.backends.host.posix import (
+    MapFlags,
+    PosixMemory,
+    PosixReservation,
+    declare_sysctl,
+)
 from madl.backends.host.posix_calls import INT, READ_WRITE, declare
 from madl.backends.protocol import MemoryInfo
 from madl.errors import BackendCallError, NativeFailure
@@ -52,8 +57,11 @@ class DarwinReservation(PosixReservation):
     def commit(self, offset: int, nbytes: int) -> None:
         """Announce that the addresses are used again, once any were given back."""
         address = self._place(offset, nbytes)
-        if self._has_reusable:
-            self._announce(address, nbytes)
+        advise = self._calls.madvise
+        if self._has_reusable and advise(address, nbytes, _FREE_REUSE) != 0:
+            # Unannounced, what is touched would be missing in the process's footprint:
+            # map it anew.
+            self._renew(address, nbytes, "commit", is_refusal=True)
         self._prefault(address, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
@@ -64,12 +72,6 @@ class DarwinReservation(PosixReservation):
             self._has_reusable = True
         else:  # the kernel refuses it for what a fork shares, or what is wired
             self._renew(address, nbytes, "decommit")
-
-    def _announce(self, address: int, nbytes: int) -> None:
-        if self._calls.madvise(address, nbytes, _FREE_REUSE) != 0:
-            # Unannounced, what is touched would be missing in the process's footprint:
-            # map it anew.
-            self._renew(address, nbytes, "commit", is_refusal=True)
 
     def _renew(
         self, address: int, nbytes: int, verb: str, *, is_refusal: bool = False
@@ -86,12 +88,7 @@ class DarwinMemory(PosixMemory):
     def __init__(self, *, _library: ctypes.CDLL | None = None) -> None:
         library = _library or ctypes.CDLL(None, use_errno=True)
         super().__init__(library, _FLAGS)
-        self._sysctl = declare(
-            library,
-            "sysctlbyname",
-            *(INT, ctypes.c_char_p, ctypes.c_void_p),
-            *(ctypes.POINTER(ctypes.c_size_t), ctypes.c_void_p, ctypes.c_size_t),
-        )
+        self._sysctl = declare_sysctl(library)
         self._statistics = declare(
             library,
             "host_statistics64",

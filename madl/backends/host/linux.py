@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from madl.backends.host import HostMemory, proc
 from madl.backends.host import linux_calls as calls
-from madl.backends.host import proc
 from madl.backends.host.linux_calls import ALIGNMENT
 from madl.backends.host.linux_reservations import (
     Choices,
@@ -20,19 +20,17 @@ from madl.backends.host.linux_reservations import (
     LinuxReservation,
     StrictReservation,
 )
-from madl.backends.protocol import HugePages
+from madl.backends.protocol import HugePages, MemoryInfo
 from madl.errors import MissingCapabilityError, NativeFailure, OutOfMemoryError
 from madl.sizes import format_nbytes
 
 _LOCKING = "mlockall makes all of a lazy reservation resident"
 
 
-class LinuxMemory(Choices):
+class LinuxMemory(Choices, HostMemory):
     """How this kernel, as it is set up, lets this process have memory."""
 
     alignment = ALIGNMENT
-    commit_refusal = ""
-    memory_info = staticmethod(proc.memory_info)
 
     def __init__(self, *, is_lazy_allowed: bool = True) -> None:
         super().__init__()
@@ -42,12 +40,11 @@ class LinuxMemory(Choices):
         self.remap_refusal = _probe_move() if self._is_lazy else "commits strictly"
         self.numa_refusal = self._find_numa_refusal()
         self.huge_page_nbytes = proc.huge_page_nbytes() or proc.explicit_page_nbytes()
-        self.has_names = _probe_names()
+        # Linux 5.17, if built so, and Android.
+        self.has_names = _try_on_os_page(calls.give_name)
         self._start_multiple = ALIGNMENT  # of reservations from now on
         self._explicit_nbytes = 0  # of a huge page for them, where that is explicit
         self._page_nbytes = 0  # of the pool
-        self._is_prefaulting = False
-        self._node: int | None = None
 
     def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """Ask for huge pages where they fit; decline them everywhere else.
@@ -59,7 +56,7 @@ class LinuxMemory(Choices):
         if huge == "explicit":
             explicit_nbytes = _explicit_nbytes_for(page_nbytes)
         else:
-            collapses = self._is_prefaulting and huge is True and _may_collapse()
+            collapses = self.is_prefaulting and huge is True and _may_collapse()
             is_huge = proc.choose_huge(page_nbytes, huge, modes_matter=not collapses)
         self.advice = mmap.MADV_HUGEPAGE if is_huge else mmap.MADV_NOHUGEPAGE
         # 512 MiB on arm64 with OS pages of 64 KiB: no page of madl may share one.
@@ -73,11 +70,11 @@ class LinuxMemory(Choices):
 
     def choose_prefault(self, *, prefault: bool) -> None:
         """Fault in from now on what is committed, or wait for the first touch."""
-        self._is_prefaulting = prefault
+        super().choose_prefault(prefault=prefault)
         self._fault_in_as_usual()
 
     def _fault_in_as_usual(self) -> None:
-        if not self._is_prefaulting:
+        if not self.is_prefaulting:
             self.fault_in = None
         elif _try_on_pages(mmap.PAGESIZE, calls.populate):
             self.fault_in = calls.populate
@@ -91,17 +88,13 @@ class LinuxMemory(Choices):
 
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
-        if node is None:
-            self.prefer_node = None
-        else:
-            if self.numa_refusal:
-                raise MissingCapabilityError(
-                    "cpu", f"NUMA nodes ({self.numa_refusal})", "leave out numa_node="
-                )
+        super().choose_node(node)
+        prefer = None
+        if node is not None:
             from madl.backends.host import linux_numa
 
-            self.prefer_node = linux_numa.prefer_from_now_on(node)
-        self._node = node
+            prefer = linux_numa.prefer_from_now_on(node)
+        self.node, self.prefer_node = node, prefer
 
     def reserve(self, nbytes: int) -> LinuxReservation:
         """Take address space; strictly where lazily it is refused, or costs memory."""
@@ -129,15 +122,20 @@ class LinuxMemory(Choices):
             return ExplicitReservation(self, address, nbytes, self._explicit_nbytes)
         return StrictReservation(self, address, nbytes)
 
+    def memory_info(self) -> MemoryInfo:
+        """Return this machine's memory, or what its cgroups leave to the process."""
+        return proc.memory_info()
+
     def describe(self) -> dict[str, str]:
         """Return what was chosen, and why; ``commit`` is of the last reservation."""
         how = "mmap" if self._explicit_nbytes else "mprotect"
         strict = f"strict, by {how} ({self._strict_reason})"
-        advice = {mmap.MADV_HUGEPAGE: "asked for", mmap.MADV_NOHUGEPAGE: "declined"}
+        advised = "asked for" if self.advice == mmap.MADV_HUGEPAGE else "declined"
+        explicit = f"explicit, {format_nbytes(self._explicit_nbytes)}"
         return {
             "commit": strict if self._strict_reason else "lazy, by the first touch",
             "remap": self.remap_refusal or "mremap",
-            "huge pages": self._describe_explicit() or advice[self.advice],
+            "huge pages": explicit if self._explicit_nbytes else advised,
             "prefault": self._describe_prefault(),
             "NUMA": self._describe_node(),
             "in /proc/self/maps": "named madl" if self.has_names else "without a name",
@@ -150,10 +148,6 @@ class LinuxMemory(Choices):
 
         return linux_numa.refusal()
 
-    def _describe_explicit(self) -> str:
-        size = self._explicit_nbytes
-        return f"explicit, {format_nbytes(size)}" if size else ""
-
     def _describe_prefault(self) -> str:
         if self.fault_in is None:
             return "not asked for"
@@ -161,11 +155,6 @@ class LinuxMemory(Choices):
             return "by writing"
         is_advice = self.fault_in is calls.populate
         return "MADV_POPULATE_WRITE" if is_advice else "MADV_COLLAPSE"
-
-    def _describe_node(self) -> str:
-        if self._node is not None:
-            return f"node {self._node} preferred"
-        return self.numa_refusal or "not asked for"
 
 
 def _explicit_nbytes_for(page_nbytes: int) -> int:
@@ -205,28 +194,27 @@ def _try_on_pages(nbytes: int, call: Callable[[int, int], bool]) -> bool:
         calls.unmap(trial, nbytes)
 
 
+def _try_on_os_page(call: Callable[[int, int], bool]) -> bool:
+    """Return what a call says of an OS page that cannot be touched."""
+    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
+    if probe == calls.FAILED:
+        return False
+    try:
+        return call(probe, mmap.PAGESIZE)
+    finally:
+        calls.sys_munmap(probe, mmap.PAGESIZE)
+
+
 def _is_locking() -> bool:
     """Whether new mappings are locked, by mlockall(MCL_FUTURE).
 
     Then a lazy reservation is resident at once, all of it. A strict one is not, and
     what is committed of it becomes resident and locked: what the program asked for.
     """
-    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
-    if probe == calls.FAILED:
-        return True  # for the same reason: more than may be locked
-    is_locked = calls.sys_madvise(probe, mmap.PAGESIZE, mmap.MADV_DONTNEED) != 0
-    calls.sys_munmap(probe, mmap.PAGESIZE)
-    return is_locked
-
-
-def _probe_names() -> bool:
-    """Return whether memory can have a name: Linux 5.17, if built so, and Android."""
-    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
-    if probe == calls.FAILED:
-        return False
-    is_named = calls.give_name(probe, mmap.PAGESIZE)
-    calls.sys_munmap(probe, mmap.PAGESIZE)
-    return is_named
+    # A probe that is refused is so for the same reason: more than may be locked.
+    return not _try_on_os_page(
+        lambda probe, nbytes: calls.sys_madvise(probe, nbytes, mmap.MADV_DONTNEED) == 0
+    )
 
 
 def _probe_move() -> str:

@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
 
 from madl.backends.host import posix_calls as posix
 from madl.backends.host.posix_calls import ADDRESS, INT, NBYTES
@@ -26,11 +25,6 @@ _NAME = b"madl"
 error_of = posix.error_of
 
 libc = ctypes.CDLL(None, use_errno=True)
-
-
-def declare(name: str, result: type, *arguments: type) -> Callable[..., int]:
-    """Return a function of libc that reports its errors by errno."""
-    return posix.declare(libc, name, result, *arguments)
 
 
 class LinuxCalls(posix.PosixCalls):

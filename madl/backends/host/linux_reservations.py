@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from madl.backends.host import HostReservation, proc
 from madl.backends.host import linux_calls as calls
-from madl.backends.host import proc
 from madl.sizes import align_up
 
 
@@ -43,11 +43,9 @@ class Choices:
         return self.cut_count < self._cut_limit and not proc.has_limit()
 
 
-class _Reservation:
+class _Reservation(HostReservation):
     """A range of addresses, and what madl has done to it."""
 
-    commit: Callable[[int, int], None]
-    decommit: Callable[[int, int], None]
     _access = calls.PROT_NONE  # of addresses that nothing is committed at
 
     def __init__(self, memory: Choices, address: int, nbytes: int) -> None:
@@ -80,17 +78,6 @@ class _Reservation:
         calls.unmap(self.address, self.nbytes)
         self._memory.cut_count -= len(self._cuts)
 
-    def _exchange(
-        self, source: int, destination: int, nbytes: int, into: "LinuxReservation"
-    ) -> None:
-        """Let the source go and commit the destination, or change nothing."""
-        self.decommit(source, nbytes)
-        try:
-            into.commit(destination, nbytes)
-        except BaseException:
-            self.commit(source, nbytes)
-            raise
-
     def _prefault(self, offset: int, nbytes: int) -> None:
         """Fault in what has just been committed, where that was asked for."""
         address = self.address + offset
@@ -109,20 +96,16 @@ class _Reservation:
             return
         # MAP_FIXED_NOREPLACE: another thread may have mapped something there by now,
         # which MAP_FIXED would unmap under it.
-        if (
-            calls.sys_mmap(address, nbytes, self._access, calls.FILL_HOLE, -1, 0)
-            != address
-        ):
+        how = self._access, calls.FILL_HOLE, -1, 0
+        if calls.sys_mmap(address, nbytes, *how) != address:
             raise calls.error_of("mmap", "restore", nbytes)
         self._dress(address, nbytes)
 
     def _seal(self, offset: int, nbytes: int) -> bool:
         """Map addresses that nothing is behind; return whether it worked."""
         address = self.address + offset
-        if (
-            calls.sys_mmap(address, nbytes, calls.PROT_NONE, calls.SEAL, -1, 0)
-            != address
-        ):
+        how = calls.PROT_NONE, calls.SEAL, -1, 0
+        if calls.sys_mmap(address, nbytes, *how) != address:
             return False
         self._dress(address, nbytes)
         return True
@@ -146,7 +129,7 @@ class LazyReservation(_Reservation):
         source: int,
         destination: int,
         nbytes: int,
-        into: "LinuxReservation | None" = None,
+        into: HostReservation | None = None,
     ) -> None:
         """Move page-table entries; where the kernel will not, let the pages go.
 
@@ -155,7 +138,7 @@ class LazyReservation(_Reservation):
         """
         target = self if into is None else into
         if not isinstance(target, LazyReservation):
-            self._exchange(source, destination, nbytes, target)
+            super().remap(source, destination, nbytes, target)
             return
         cuts, stop = self._cuts, source + nbytes
         inside = cuts[bisect_right(cuts, source) : bisect_left(cuts, stop)]
@@ -194,7 +177,10 @@ class LazyReservation(_Reservation):
 
 
 class StrictReservation(_Reservation):
-    """Address space that cannot be touched before it is committed."""
+    """Address space that cannot be touched before it is committed.
+
+    A remap is an exchange: ``mremap`` would count the memory of both places.
+    """
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Make the addresses usable, and count them against the limits."""
@@ -219,22 +205,13 @@ class StrictReservation(_Reservation):
             # It would split a VMA and max_map_count forbids that.
             calls.discard(self.address + offset, nbytes)
 
-    def remap(
-        self,
-        source: int,
-        destination: int,
-        nbytes: int,
-        into: "LinuxReservation | None" = None,
-    ) -> None:
-        """Exchange the memory: ``mremap`` counts both."""
-        self._exchange(source, destination, nbytes, self if into is None else into)
-
 
 class ExplicitReservation(_Reservation):
     """Address space in which huge pages that were set aside are mapped.
 
     The kernel takes them from its own stock when they are mapped, or refuses: a touch
-    never fails. They are never swapped, and a fork needs as many to spare.
+    never fails. They are never swapped, and a fork needs as many to spare. A remap is
+    an exchange: older kernels move no huge pages of this kind.
     """
 
     def __init__(
@@ -259,16 +236,6 @@ class ExplicitReservation(_Reservation):
         """Give the huge pages back to the kernel's stock."""
         if not self._seal(offset, align_up(nbytes, self._huge_nbytes)):
             raise calls.error_of("mmap", "decommit", nbytes)
-
-    def remap(
-        self,
-        source: int,
-        destination: int,
-        nbytes: int,
-        into: "LinuxReservation | None" = None,
-    ) -> None:
-        """Exchange the memory: older kernels move no huge pages of this kind."""
-        self._exchange(source, destination, nbytes, self if into is None else into)
 
 
 LinuxReservation = LazyReservation | StrictReservation | ExplicitReservation

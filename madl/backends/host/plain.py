@@ -10,7 +10,8 @@ import mmap
 import os
 import sys
 
-from madl.backends.protocol import HugePages, MemoryInfo
+from madl.backends.host import HostMemory, HostReservation
+from madl.backends.protocol import MemoryInfo
 from madl.errors import (
     BackendCallError,
     MissingCapabilityError,
@@ -24,7 +25,7 @@ _DEVICE = "cpu"
 _LACK = f"madl has no calls of its own for {sys.platform}"
 
 
-class PlainReservation:
+class PlainReservation(HostReservation):
     """One mapping, released whole."""
 
     def __init__(self, mapping: mmap.mmap, nbytes: int) -> None:
@@ -46,7 +47,7 @@ class PlainReservation:
         source: int,
         destination: int,
         nbytes: int,
-        into: "PlainReservation | None" = None,
+        into: HostReservation | None = None,
     ) -> None:
         """Raise: memory cannot move."""
         raise _lack("moves")
@@ -57,33 +58,18 @@ class PlainReservation:
         self._mapping.close()
 
 
-class PlainMemory:
+class PlainMemory(HostMemory):
     """Memory in whole mappings."""
 
     alignment = mmap.PAGESIZE
     commit_refusal = _LACK
     remap_refusal = _LACK
     numa_refusal = _LACK
-    huge_page_nbytes = 0
-    _is_prefaulting = False
-
-    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
-        """Leave everything to the system."""
-        if huge:
-            raise MissingCapabilityError(_DEVICE, "huge pages", "leave out huge_pages=")
-
-    def choose_prefault(self, *, prefault: bool) -> None:
-        """Touch what is reserved from now on, or leave it to the program."""
-        self._is_prefaulting = prefault
+    huge_pages = "huge pages"
 
     def choose_guard_pages(self) -> None:
         """Raise: all of a reservation is usable."""
         raise _lack("guard pages", "debug=True")
-
-    def choose_node(self, node: int | None) -> None:
-        """Leave the choice to the system."""
-        if node is not None:
-            raise _lack("NUMA nodes", "leave out numa_node=")
 
     def reserve(self, nbytes: int) -> PlainReservation:
         """Take memory."""
@@ -101,7 +87,7 @@ class PlainMemory:
             action = f"reserve {format_nbytes(nbytes)}"
             raise BackendCallError(_DEVICE, action, native) from None
         reservation = PlainReservation(mapping, nbytes)
-        if self._is_prefaulting:
+        if self.is_prefaulting:
             ctypes.memset(reservation.address, 0, nbytes)
         return reservation
 

@@ -5,12 +5,12 @@ Each system's own module adds its numbers, and what it does better.
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import NamedTuple
 
+from madl.backends.host import HostMemory, HostReservation
 from madl.backends.host import posix_calls as posix
 from madl.backends.host.posix_calls import PROT_NONE, READ_WRITE
-from madl.backends.protocol import HugePages
-from madl.errors import MissingCapabilityError
 
 
 class MapFlags(NamedTuple):
@@ -23,7 +23,15 @@ class MapFlags(NamedTuple):
     fixed: int = 0x10
 
 
-class PosixReservation:
+def declare_sysctl(library: ctypes.CDLL) -> Callable[..., int]:
+    """Return ``sysctlbyname`` of macOS and the BSDs."""
+    name, place, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(posix.NBYTES)
+    return posix.declare(
+        library, "sysctlbyname", *(posix.INT, name, place, size, place, posix.NBYTES)
+    )
+
+
+class PosixReservation(HostReservation):
     """A range of addresses that cannot be touched before it is committed."""
 
     def __init__(self, memory: "PosixMemory", address: int, nbytes: int) -> None:
@@ -56,21 +64,6 @@ class PosixReservation:
         if not is_replaced:
             raise posix.error_of("mmap", "decommit", nbytes)
 
-    def remap(
-        self,
-        source: int,
-        destination: int,
-        nbytes: int,
-        into: "PosixReservation | None" = None,
-    ) -> None:
-        """Let the source go and commit the destination, or change nothing."""
-        self.decommit(source, nbytes)
-        try:
-            (self if into is None else into).commit(destination, nbytes)
-        except BaseException:
-            self.commit(source, nbytes)
-            raise
-
     def release(self) -> None:
         """Give the address space back."""
         posix.unmap(self._calls.munmap, self.address, self.nbytes)
@@ -102,42 +95,16 @@ class PosixReservation:
         return mapped == address
 
 
-class PosixMemory:
+class PosixMemory(HostMemory):
     """A system's memory through one C library."""
 
     alignment = posix.ALIGNMENT
-    commit_refusal = ""
     remap_refusal = "this system has no call that moves memory"
     numa_refusal = "madl knows no call for it on this system"
-    huge_page_nbytes = 0
-    is_prefaulting = False
 
     def __init__(self, library: ctypes.CDLL, flags: MapFlags) -> None:
         self.calls = posix.PosixCalls(library)
         self.flags = flags
-
-    def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
-        """Leave the choice to the system: there is no way to ask for either."""
-        if huge:
-            raise MissingCapabilityError(
-                posix.DEVICE, "huge pages on this system", "leave out huge_pages="
-            )
-
-    def choose_prefault(self, *, prefault: bool) -> None:
-        """Touch what is committed from now on, or leave it to the program."""
-        self.is_prefaulting = prefault
-
-    def choose_guard_pages(self) -> None:
-        """Do nothing: what is not committed cannot be touched."""
-
-    def choose_node(self, node: int | None) -> None:
-        """Leave the choice to the system."""
-        if node is not None:
-            raise MissingCapabilityError(
-                posix.DEVICE,
-                f"NUMA nodes ({self.numa_refusal})",
-                "leave out numa_node=",
-            )
 
     def reserve(self, nbytes: int) -> PosixReservation:
         """Take address space."""

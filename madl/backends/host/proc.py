@@ -23,15 +23,11 @@ _LIMITS = {
     "Max locked memory": "RLIMIT_MEMLOCK",
 }
 # By cgroup version: its folder, then the names of limit, use and droppable cache.
-_CGROUP_NAMES = {
-    1: (
-        "memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-    2: ("", "memory.max", "memory.current", "inactive_file"),
-}
+_CGROUP_1 = (
+    *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    "total_inactive_file",
+)
+_CGROUP_2 = "", "memory.max", "memory.current", "inactive_file"
 
 
 def memory_info() -> MemoryInfo:
@@ -47,10 +43,8 @@ def memory_info() -> MemoryInfo:
 
 def has_limit() -> bool:
     """Whether address space or data is limited for this process."""
-    return (
-        getrlimit(RLIMIT_AS)[0] != RLIM_INFINITY
-        or getrlimit(RLIMIT_DATA)[0] != RLIM_INFINITY
-    )
+    limits = (getrlimit(which)[0] for which in (RLIMIT_AS, RLIMIT_DATA))
+    return any(limit != RLIM_INFINITY for limit in limits)
 
 
 def is_everything_counted() -> bool:
@@ -76,11 +70,8 @@ def explicit_page_nbytes() -> int:
 def explicit_stock() -> str:
     """Return how many of them there are, in words."""
     known = _read(_PROC / "meminfo")
-    counts = [
-        re.findall(rf"HugePages_{name}: *(\d+)", known) or ["0"]
-        for name in ("Free", "Total")
-    ]
-    return "{} of {} free".format(*(found[0] for found in counts))
+    counts = dict(re.findall(r"HugePages_(\w+): *(\d+)", known))
+    return f"{counts.get('Free', 0)} of {counts.get('Total', 0)} free"
 
 
 def check_explicit(page_nbytes: int) -> int:
@@ -166,9 +157,8 @@ def _cgroup_limits() -> Iterator[tuple[int, int]]:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        folder, limit_name, use_name, cache_name = _CGROUP_NAMES[
-            1 if controllers else 2
-        ]
+        names = _CGROUP_1 if controllers else _CGROUP_2
+        folder, limit_name, use_name, cache_name = names
         root = _CGROUP / folder
         for group in (leaf := root / path.lstrip("/"), *leaf.parents):
             limit = _read(group / limit_name)

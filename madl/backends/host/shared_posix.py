@@ -26,6 +26,12 @@ _TOO_LARGE = (errno.EFBIG, errno.EOVERFLOW)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _calls = posix.PosixCalls(_libc)
+# Linux 3.17 with glibc 2.27, FreeBSD 13, Android 11.
+_create: Callable[..., int] | None = None
+if hasattr(_libc, "memfd_create"):
+    _create = posix.declare(
+        _libc, "memfd_create", posix.INT, ctypes.c_char_p, ctypes.c_uint
+    )
 
 
 class Descriptor:
@@ -45,29 +51,22 @@ class Descriptor:
         return receive, (DupFd(self.file), os.getpid())
 
 
-class Lost:
-    """Stands for a descriptor that did not arrive, and says why."""
+def receive(sent: Any, sender: int) -> Descriptor | str:  # noqa: ANN401  # multiprocessing has no type for it
+    """Return the descriptor that was sent, when that is unpickled, or why it is lost.
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-def receive(sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
-    """Take a descriptor out of what was sent, when that is unpickled.
-
-    The sender need not keep it then. A failure is raised by the attach: raised here, it
-    would end a worker before that has begun.
+    The sender need not keep it then. The reason is raised by the attach: raised here,
+    it would end a worker before that has begun.
     """
     from multiprocessing import AuthenticationError
 
     try:
         file: int = sent.detach()
     except AuthenticationError:
-        return Lost(f"process {sender} is no relative of this one")
+        return f"process {sender} is no relative of this one"
     except (FileNotFoundError, ConnectionRefusedError):
-        return Lost(f"process {sender}, which sent it, has ended")
+        return f"process {sender}, which sent it, has ended"
     except (OSError, EOFError, RuntimeError):
-        return Lost(f"process {sender} has given it to another process, or has ended")
+        return f"process {sender} has given it to another process, or has ended"
     os.set_inheritable(file, False)
     return Descriptor(file)
 
@@ -108,10 +107,8 @@ def make(nbytes: int) -> Segment:
     return Segment(descriptor, 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
-    if isinstance(sent, Lost):
-        raise AttachError(DEVICE, nbytes, sent.reason)
     there = os.fstat(sent.file).st_size
     if there < start + nbytes:  # the first touch beyond its end is a SIGBUS
         reason = f"the file has {there} bytes, {start + nbytes} are needed"
@@ -119,31 +116,10 @@ def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
     return Segment(sent, start, nbytes)
 
 
-def refusal() -> str:
-    """Return why this system has no such memory; empty when it has."""
-    try:
-        make(GRANULARITY).release()
-    except Exception as error:  # a sandbox may refuse any of the calls, in any way
-        return str(error)
-    return ""
-
-
 def describe() -> dict[str, str]:
     """Return what the files are, for ``madl info``."""
     kind = "memfd_create" if _create is not None else "shm_open, unlinked at once"
     return {"shared memory": kind, "sealed": "yes" if _has_seals() else "no"}
-
-
-def _find_create() -> Callable[..., int] | None:
-    """Return memfd_create: Linux 3.17 with glibc 2.27, FreeBSD 13, Android 11."""
-    if not hasattr(_libc, "memfd_create"):
-        return None
-    return posix.declare(
-        _libc, "memfd_create", posix.INT, ctypes.c_char_p, ctypes.c_uint
-    )
-
-
-_create = _find_create()
 
 
 def _open_file(nbytes: int) -> int:

@@ -47,21 +47,14 @@ class Descriptor:
         return receive, (self.name, dup_handle(self._handle, _READ_WRITE), os.getpid())
 
 
-class Lost:
-    """Stands for a mapping that could not be opened, and says why."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-def receive(name: str, sent: Any, sender: int) -> Descriptor | Lost:  # noqa: ANN401  # multiprocessing has no type for it
-    """Take over a handle, when what was sent is unpickled."""
+def receive(name: str, sent: Any, sender: int) -> Descriptor | str:  # noqa: ANN401  # multiprocessing has no type for it
+    """Take over a handle when what was sent is unpickled; or return why it is lost."""
     try:
         taken = Descriptor(name, sent.detach())
         # By the name too: mapping one that is not there any more would make another.
         return Descriptor(taken.name, _open(taken.name))
     except OSError:
-        return Lost(f"process {sender} has given it to another process, or has ended")
+        return f"process {sender} has given it to another process, or has ended"
 
 
 class Segment:
@@ -85,23 +78,12 @@ def make(nbytes: int) -> Segment:
     return Segment(f"Local\\madl-{secrets.token_hex(16)}", 0, nbytes)
 
 
-def attach(sent: Descriptor | Lost, start: int, nbytes: int) -> Segment:
+def attach(sent: Descriptor, start: int, nbytes: int) -> Segment:
     """Map a range of what was sent."""
-    if isinstance(sent, Lost):
-        raise AttachError(DEVICE, nbytes, sent.reason)
     try:
         return Segment(sent.name, start, nbytes)
     except BackendCallError as error:  # it is smaller
         raise AttachError(DEVICE, nbytes, str(error.native)) from None
-
-
-def refusal() -> str:
-    """Return why this system has no such memory; empty when it has."""
-    try:
-        make(GRANULARITY).release()
-    except Exception as error:  # a sandbox may refuse any of the calls, in any way
-        return str(error)
-    return ""
 
 
 def describe() -> dict[str, str]:

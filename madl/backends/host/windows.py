@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Iterator
 from ctypes import byref, sizeof
 
+from madl.backends.host import HostMemory
 from madl.backends.host import windows_calls as windows
 from madl.backends.host.windows_calls import WindowsCalls
 from madl.backends.host.windows_reservations import (
@@ -22,10 +23,9 @@ from madl.sizes import format_nbytes
 _PRIVILEGE = "SeLockMemoryPrivilege"
 
 
-class WindowsMemory:
+class WindowsMemory(HostMemory):
     """How this Windows, as it is set up, lets this process have memory."""
 
-    commit_refusal = ""
     remap_refusal = "Windows moves no memory between addresses"
 
     def __init__(self, *, _calls: WindowsCalls | None = None) -> None:
@@ -35,8 +35,6 @@ class WindowsMemory:
         self.alignment = int(system.dwAllocationGranularity)
         self.huge_page_nbytes = self._calls["GetLargePageMinimum"]()
         self._large_nbytes = 0  # the page of large reservations; 0 for small ones
-        self._is_prefaulting = False
-        self._node: int | None = None
         has_nodes = "VirtualAllocExNuma" in self._calls
         self.numa_refusal = "" if has_nodes else "this Windows has no call for it"
 
@@ -63,18 +61,11 @@ class WindowsMemory:
             windows.DEVICE, missing, f"{instead}leave out huge_pages="
         )
 
-    def choose_prefault(self, *, prefault: bool) -> None:
-        """Touch what is committed from now on; large pages are in memory anyway."""
-        self._is_prefaulting = prefault
-
-    def choose_guard_pages(self) -> None:
-        """Do nothing: what is not committed cannot be touched."""
-
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
         highest = ctypes.c_uint32()
         if node is None:
-            self._node = None
+            self.node = None
             return
         if self.numa_refusal:
             missing, instead = f"NUMA nodes ({self.numa_refusal})", ""
@@ -85,7 +76,7 @@ class WindowsMemory:
             missing = f"NUMA node {node}; the highest is {highest.value}"
             instead = f"numa_node={highest.value}, or "
         else:
-            self._node = node
+            self.node = node
             return
         raise MissingCapabilityError(
             windows.DEVICE, missing, f"{instead}leave out numa_node="
@@ -97,10 +88,10 @@ class WindowsMemory:
         # What is of no whole pages is for one block, and large pages do not fit it.
         if large_nbytes and nbytes % large_nbytes == 0:
             return reserve_large(
-                self._calls, nbytes, large_nbytes, self.huge_page_nbytes, self._node
+                self._calls, nbytes, large_nbytes, self.huge_page_nbytes, self.node
             )
-        reservation = reserve_small(self._calls, nbytes, self._node)
-        reservation.is_prefaulting = self._is_prefaulting
+        reservation = reserve_small(self._calls, nbytes, self.node)
+        reservation.is_prefaulting = self.is_prefaulting
         return reservation
 
     def memory_info(self) -> MemoryInfo:
@@ -122,18 +113,13 @@ class WindowsMemory:
             "commit": "by VirtualAlloc, promised in full",
             "remap": self.remap_refusal,
             "huge pages": self._describe_large_pages(),
-            "prefault": "by writing" if self._is_prefaulting else "not asked for",
+            "prefault": "by writing" if self.is_prefaulting else "not asked for",
             "NUMA": self._describe_node(),
             "commit limit": f"{format_nbytes(status.ullTotalPageFile)}, {left} left",
         }
         for name, limit, _ in self._job_limits():
             facts[name] = format_nbytes(limit)
         return facts
-
-    def _describe_node(self) -> str:
-        if self._node is not None:
-            return f"node {self._node} preferred"
-        return self.numa_refusal or "not asked for"
 
     def _describe_large_pages(self) -> str:
         if self._large_nbytes:

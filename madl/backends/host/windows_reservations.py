@@ -5,10 +5,10 @@ anew, so that it reads as zero and is faulted in again.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 from contextlib import ExitStack
 from ctypes import Array, addressof, memset
 
+from madl.backends.host import HostReservation
 from madl.backends.host import windows_calls as windows
 from madl.backends.host.windows_calls import WindowsCalls
 from madl.errors import MadlError
@@ -23,31 +23,13 @@ _LARGE_COMMIT = (
 _TO_PLACEHOLDER = windows.MEM_RELEASE | windows.MEM_PRESERVE_PLACEHOLDER
 
 
-class _Reservation:
+class _Reservation(HostReservation):
     """A range of addresses."""
-
-    commit: Callable[[int, int], None]
-    decommit: Callable[[int, int], None]
 
     def __init__(self, calls: WindowsCalls, address: int, nbytes: int) -> None:
         self._calls = calls
         self.address = address
         self.nbytes = nbytes
-
-    def remap(
-        self,
-        source: int,
-        destination: int,
-        nbytes: int,
-        into: "WindowsReservation | None" = None,
-    ) -> None:
-        """Let the source go and commit the destination, or change nothing."""
-        self.decommit(source, nbytes)
-        try:
-            (self if into is None else into).commit(destination, nbytes)
-        except BaseException:
-            self.commit(source, nbytes)
-            raise
 
     def _free(self, offset: int, nbytes: int, kind: int, verb: str) -> None:
         if not self._calls.virtual_free(self.address + offset, nbytes, kind):

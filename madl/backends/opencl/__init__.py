@@ -6,7 +6,8 @@ second has one address for host and device, where a device offers that.
 
 from typing import TYPE_CHECKING, Any
 
-from madl.backends.opencl.buffers import Buffers
+from madl.backends.kept import foreign
+from madl.backends.opencl.buffers import Buffers, Part, Side, fill_parts
 from madl.backends.opencl.calls import (
     OpenclCalls,
     check_process,
@@ -22,7 +23,7 @@ from madl.backends.opencl.devices import (
     resolve,
 )
 from madl.backends.opencl.errors import too_large, translated, translation
-from madl.backends.opencl.queues import Queues
+from madl.backends.opencl.queues import OpenclQueues
 from madl.backends.opencl.svm import ManagedMemory
 from madl.backends.protocol import (
     ArrayPlace,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 GRANULARITY_NBYTES = 4096
 
 
-class OpenclBackend:
+class OpenclBackend(OpenclQueues):
     """Memory of one OpenCL device, in one context.
 
     A stream is a ``pyopencl.CommandQueue`` that keeps its order. Two backends of one
@@ -72,20 +73,16 @@ class OpenclBackend:
             found.device, memory or ("managed" if by_name else "buffer")
         )
         self.is_managed = self.memory != "buffer"
-        self.device = name_of(found.device, MANAGED_KIND if self.is_managed else KIND)
-        self.context = found.context
+        calls = _calls or OpenclCalls()
+        name = name_of(found.device, MANAGED_KIND if self.is_managed else KIND)
+        super().__init__(calls, name, found)
         self.granularity: int = max(
             GRANULARITY_NBYTES, found.device.mem_base_addr_align // 8
         )
-        self._device = found.device
-        calls = _calls or OpenclCalls()
-        self._error = calls.Error
-        self._queues = Queues(calls, self.device, found)
-        private = self._queues.private
         self._memory: Buffers | ManagedMemory = (
             ManagedMemory(calls, found.context, fine=self.memory == "fine")
             if self.is_managed
-            else Buffers(calls, found.context, found.device, private)
+            else Buffers(calls, found.context, found.device, self._private)
         )
         self.alignment = self._memory.alignment
         self.capabilities = (
@@ -97,11 +94,6 @@ class OpenclBackend:
         )
         self.held: dict[int, Reservation] = {}  # by the id of its native object
         leave_to_parent(self)
-
-    @property
-    def queue(self) -> "cl.CommandQueue":
-        """The queue of work without a stream."""
-        return self._queues.default
 
     @property
     def largest_nbytes(self) -> int:
@@ -124,14 +116,11 @@ class OpenclBackend:
         """Give memory back. In a forked child, leave it to the parent."""
         key = id(reservation.native)
         if self.held.get(key) is not reservation:
-            raise ValueError(
-                f"reservation must be one of this backend ({self.device}) that was "
-                f"not released yet, got {reservation!r}"
-            )
+            raise foreign(self.device, reservation)
         is_parents = is_child()
         if self.is_managed and not is_parents:
             # clSVMFree does not wait for queued work that uses the memory.
-            self._queues.finish()
+            self._finish()
         # Forgotten before it is released: after a Ctrl-C in the call it may be gone,
         # and a second release could free what has its handle by then.
         del self.held[key]
@@ -162,13 +151,8 @@ class OpenclBackend:
         stream: object = None,
     ) -> None:
         """Copy all of ``source`` to ``offset``."""
-        queue = self._queues.of(stream)
-        with translated(self.device, f"copy {source.nbytes} bytes to the device"):
-            event = self._memory.copy_from_host(
-                queue, reservation, offset, source, is_blocking=stream is None
-            )
-        if stream is not None:
-            self._queues.keep(event, source)
+        to = Part(reservation, offset)
+        self._copy_host("to the device", to, source, host=source, stream=stream)
 
     def copy_to_host(
         self,
@@ -179,13 +163,19 @@ class OpenclBackend:
         stream: object = None,
     ) -> None:
         """Copy from ``offset`` into all of ``destination``."""
-        queue = self._queues.of(stream)
-        with translated(self.device, f"copy {destination.nbytes} bytes to the host"):
-            event = self._memory.copy_to_host(
-                queue, reservation, offset, destination, is_blocking=stream is None
+        of = Part(reservation, offset)
+        self._copy_host("to the host", destination, of, host=destination, stream=stream)
+
+    def _copy_host(
+        self, action: str, to: Side, of: Side, *, host: memoryview, stream: object
+    ) -> None:
+        queue, is_blocking = self._queue_of(stream), stream is None
+        with translated(self.device, f"copy {host.nbytes} bytes {action}"):
+            event = self._memory.copy(
+                queue, to, of, host.nbytes, is_blocking=is_blocking
             )
-        if stream is not None:
-            self._queues.keep(event, destination)
+        if not is_blocking:
+            self._keep(event, host)
 
     def copy_inside(
         self,
@@ -198,11 +188,10 @@ class OpenclBackend:
         stream: object = None,
     ) -> None:
         """Copy inside the device, also between reservations of equal backends."""
-        queue = self._queues.of(stream)
+        queue = self._queue_of(stream)
+        of, to = Part(source, source_offset), Part(destination, destination_offset)
         with translated(self.device, f"copy {nbytes} bytes inside the device"):
-            event = self._memory.copy_inside(
-                queue, source, source_offset, destination, destination_offset, nbytes
-            )
+            event = self._memory.copy(queue, to, of, nbytes, is_blocking=False)
         if stream is None:
             self.synchronize(event)
 
@@ -216,9 +205,11 @@ class OpenclBackend:
         stream: object = None,
     ) -> None:
         """Set every byte of a range."""
-        queue = self._queues.of(stream)
+        queue, event = self._queue_of(stream), None
         with translated(self.device, f"fill {nbytes} bytes"):
-            event = self._memory.fill(queue, reservation, offset, nbytes, value)
+            for start, stop, width in fill_parts(offset, nbytes):
+                part, pattern = Part(reservation, start), bytes([value]) * width
+                event = self._memory.fill(queue, part, stop - start, pattern)
         if stream is None:
             self.synchronize(event)
 
@@ -227,29 +218,9 @@ class OpenclBackend:
         check_process(self.device)
         try:  # no translated(): arrays of pyopencl make one view each
             return self._memory.view(reservation, offset, nbytes)
-        except self._error as error:
+        except self._calls.Error as error:
             action = f"view {nbytes} bytes at {offset}"
             raise translation(error, self.device, action) from error
-
-    def stream_key(self, stream: object) -> int:
-        """Return what OpenCL calls a command queue."""
-        return self._queues.key(stream)
-
-    def record(self, stream: object) -> object:
-        """Return a marker at the end of a queue; of the default queue for None."""
-        return self._queues.record(stream)
-
-    def is_done(self, event: Any) -> bool:  # noqa: ANN401  # an event of pyopencl
-        """Return whether a marker has been reached."""
-        return self._queues.is_done(event)
-
-    def wait(self, stream: object, event: Any) -> None:  # noqa: ANN401  # an event of pyopencl
-        """Let a queue wait for a marker, on the device."""
-        self._queues.wait(stream, event)
-
-    def synchronize(self, event: Any) -> None:  # noqa: ANN401  # an event of pyopencl
-        """Return when a marker has been reached."""
-        self._queues.synchronize(event)
 
     def describe(self) -> dict[str, str]:
         """Return what is in force on this device, in words, for ``madl info``."""

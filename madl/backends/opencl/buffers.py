@@ -1,7 +1,7 @@
 """OpenCL buffers: memory without an address, whose parts are sub-buffers."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from madl.backends.opencl.calls import OpenclCalls
 from madl.backends.protocol import Capability, Reservation
@@ -16,6 +16,16 @@ long."""
 MOST_PARTS = 1024
 """Sub-buffers of one buffer that are kept: what makes one takes longer than the rest
 of an allocation, and a pool hands out the same places again and again."""
+
+
+class Part(NamedTuple):
+    """Where one side of a copy starts in memory of the device."""
+
+    reservation: Reservation
+    offset: int
+
+
+Side = Part | memoryview
 
 
 class Buffers:
@@ -71,77 +81,35 @@ class Buffers:
         self._calls.release(native)
         del self._parts[id(native)]  # else they would keep its memory
 
-    def copy_from_host(
+    def copy(
         self,
         queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        source: memoryview,
-        *,
-        is_blocking: bool,
-    ) -> "cl.Event":
-        """Queue a copy to the device; the caller keeps ``source``."""
-        return self._calls.copy(
-            queue,
-            reservation.native,
-            source,
-            dst_offset=offset,
-            is_blocking=is_blocking,
-        )
-
-    def copy_to_host(
-        self,
-        queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        destination: memoryview,
-        *,
-        is_blocking: bool,
-    ) -> "cl.Event":
-        """Queue a copy from the device; the caller keeps ``destination``."""
-        return self._calls.copy(
-            queue,
-            destination,
-            reservation.native,
-            src_offset=offset,
-            is_blocking=is_blocking,
-        )
-
-    def copy_inside(
-        self,
-        queue: "cl.CommandQueue",
-        source: Reservation,
-        source_offset: int,
-        destination: Reservation,
-        destination_offset: int,
+        to: Side,
+        of: Side,
         nbytes: int,
+        *,
+        is_blocking: bool,
     ) -> "cl.Event":
-        """Queue a copy inside the device."""
-        return self._calls.copy(
-            queue,
-            destination.native,
-            source.native,
-            src_offset=source_offset,
-            dst_offset=destination_offset,
-            byte_count=nbytes,
-        )
+        """Queue a copy; the caller keeps host memory, if one side is that."""
+        options: dict[str, object] = {}
+        ends = []
+        for side, name in ((to, "dst_offset"), (of, "src_offset")):
+            if isinstance(side, Part):
+                options[name] = side.offset
+                ends.append(side.reservation.native)
+            else:
+                options["is_blocking"] = is_blocking
+                ends.append(side)
+        if "is_blocking" not in options:
+            options["byte_count"] = nbytes
+        return self._calls.copy(queue, *ends, **options)
 
     def fill(
-        self,
-        queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        nbytes: int,
-        value: int,
+        self, queue: "cl.CommandQueue", part: Part, nbytes: int, pattern: bytes
     ) -> "cl.Event":
-        """Queue a fill; the event is that of its last part."""
-        event = None
-        for start, stop, width in fill_parts(offset, nbytes):
-            pattern = bytes([value]) * width
-            event = self._calls.fill_buffer(
-                queue, reservation.native, pattern, start, stop - start
-            )
-        return event
+        """Queue the filling of a part with a pattern."""
+        buffer = part.reservation.native
+        return self._calls.fill_buffer(queue, buffer, pattern, part.offset, nbytes)
 
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
         """Return a sub-buffer: an object of its own for what may be an older one."""

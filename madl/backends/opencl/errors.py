@@ -51,25 +51,20 @@ def translation(
     allocating: int | None = None,
 ) -> OutOfMemoryError | BackendCallError:
     """Return madl's error for one of pyopencl; as for ``translated``."""
-    native = native_failure(error)
-    is_out_of_memory = native.code in _MEMORY_CODES or (
-        native.code == _OUT_OF_RESOURCES and allocating is not None
-    )
-    if is_out_of_memory:
-        return OutOfMemoryError(
-            OutOfMemoryReport(device, allocating or 0, native=native)
-        )
-    return BackendCallError(device, action, native)
-
-
-def native_failure(error: Any) -> NativeFailure:  # noqa: ANN401  # pyopencl has no types here
-    """Return what an error of pyopencl says: function, code, and the code's name."""
     import pyopencl as cl
 
     function = _NAMES.get(error.routine, error.routine)
     text = f"CL_{cl.status_code.to_string(error.code)}"
-    detail = str(error).partition(" - ")[2].strip()
-    return NativeFailure(function, error.code, f"{text}: {detail}" if detail else text)
+    if detail := str(error).partition(" - ")[2].strip():
+        text = f"{text}: {detail}"
+    native = NativeFailure(function, error.code, text)
+    is_out_of_memory = native.code in _MEMORY_CODES or (
+        native.code == _OUT_OF_RESOURCES and allocating is not None
+    )
+    if is_out_of_memory:
+        report = OutOfMemoryReport(device, allocating or 0, native=native)
+        return OutOfMemoryError(report)
+    return BackendCallError(device, action, native)
 
 
 def too_large(

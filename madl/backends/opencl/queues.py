@@ -13,37 +13,31 @@ if TYPE_CHECKING:
 _LOOKED_AT = 2  # copies in flight that each new one polls, so that they are dropped
 
 
-class Queues:
-    """The queues of one device in one context.
+class OpenclQueues:
+    """The part of an OpenCL backend that records, waits and keeps host memory.
 
     Args:
         calls: How pyopencl is called.
-        name: The device's, for errors.
+        device: Its name, for errors.
         target: Context and device, and the queue for work without a stream.
     """
 
-    def __init__(self, calls: OpenclCalls, name: str, target: Target) -> None:
+    def __init__(self, calls: OpenclCalls, device: str, target: Target) -> None:
         self._calls = calls
-        self._name = name
-        self._target = target
+        self.device = device
+        self.context = target.context
+        self._device = target.device
         # Never behind the user's work, so that waiting for it cannot deadlock.
-        with translated(name, "make a command queue"):
-            self.private = calls.create_queue(target.context, target.device)
-        self.default: cl.CommandQueue = target.queue or self.private
+        with translated(device, "make a command queue"):
+            self._private = calls.create_queue(target.context, target.device)
+        self.queue: cl.CommandQueue = target.queue or self._private
+        """The queue of work without a stream."""
         self._used: dict[int, cl.CommandQueue] = {}
         # pyopencl's event waits for its copy when it is dropped: it keeps host memory.
-        self._on_their_way: deque[tuple[cl.Event, memoryview]] = deque()
+        self._in_flight: deque[tuple[cl.Event, memoryview]] = deque()
 
-    def of(self, stream: object) -> "cl.CommandQueue":
-        """Return the queue of a stream, or the default one for None."""
-        check_process(self._name)
-        if stream is None:
-            return self.default
-        self.key(stream)
-        return stream
-
-    def key(self, stream: Any) -> int:  # noqa: ANN401  # whatever a user passes
-        """Return what OpenCL calls a queue; None is the default one.
+    def stream_key(self, stream: Any) -> int:  # noqa: ANN401  # anything a user passes
+        """Return what OpenCL calls a command queue; None is the default one.
 
         Raises:
             TypeError: It is none.
@@ -51,66 +45,74 @@ class Queues:
         """
         import pyopencl as cl
 
-        stream = self.default if stream is None else stream
+        stream = self.queue if stream is None else stream
         if not isinstance(stream, cl.CommandQueue):
             raise TypeError(
-                f"a stream of {self._name} is a pyopencl.CommandQueue, got {stream!r} "
+                f"a stream of {self.device} is a pyopencl.CommandQueue, got {stream!r} "
                 f"({type(stream).__name__})"
             )
-        if stream.context != self._target.context:
+        if stream.context != self.context:
             raise ValueError(
-                f"the CommandQueue is of another context than {self._name} in this "
+                f"the CommandQueue is of another context than {self.device} in this "
                 "pool; make the pool from the queue: Pool(OpenclBackend(queue))"
             )
-        if stream.device != self._target.device:
+        if stream.device != self._device:
             raise ValueError(
                 f"the CommandQueue is of device {stream.device.name!r}, the pool of "
-                f"{self._target.device.name!r}"
+                f"{self._device.name!r}"
             )
         check_order(stream)
         number: int = stream.int_ptr
         self._used[number] = stream
         return number
 
-    def finish(self) -> None:
-        """Return when all that is queued by now, in every queue seen, is done."""
-        for queue in [self.default, *list(self._used.values())]:
-            self.synchronize(self.record(queue))
-
     def record(self, stream: object) -> "cl.Event":
         """Return a marker behind what is queued, which is handed to the device."""
-        queue = self.of(stream)
-        with translated(self._name, "record an event"):
+        queue = self._queue_of(stream)
+        with translated(self.device, "record an event"):
             event = self._calls.mark(queue)
             # Unflushed it might never start, and a queue that waits for it deadlock.
             self._calls.flush(queue)
         return event
 
-    def is_done(self, event: "cl.Event") -> bool:
+    def is_done(self, event: Any) -> bool:  # noqa: ANN401  # an event of pyopencl
         """Return whether all before a marker is done; failed work is, too."""
-        check_process(self._name)
-        with translated(self._name, "query an event"):
+        check_process(self.device)
+        with translated(self.device, "query an event"):
             return self._calls.status(event) <= 0
 
-    def wait(self, stream: object, event: "cl.Event") -> None:
+    def wait(self, stream: object, event: Any) -> None:  # noqa: ANN401  # an event of pyopencl
         """Queue a barrier that waits for a marker, of any queue of the context."""
-        queue = self.of(stream)
-        with translated(self._name, "wait for an event"):
+        queue = self._queue_of(stream)
+        with translated(self.device, "wait for an event"):
             self._calls.hold_back(queue, event)
 
-    def synchronize(self, event: "cl.Event") -> None:
+    def synchronize(self, event: Any) -> None:  # noqa: ANN401  # an event of pyopencl
         """Return when all before a marker is done."""
-        check_process(self._name)
-        with translated(self._name, "synchronize with an event"):
+        check_process(self.device)
+        with translated(self.device, "synchronize with an event"):
             self._calls.wait(event)
 
-    def keep(self, event: "cl.Event", host: memoryview) -> None:
+    def _queue_of(self, stream: object) -> "cl.CommandQueue":
+        """Return the queue of a stream, or the default one for None."""
+        check_process(self.device)
+        if stream is None:
+            return self.queue
+        self.stream_key(stream)
+        return stream
+
+    def _finish(self) -> None:
+        """Return when all that is queued by now, in every queue seen, is done."""
+        for queue in [self.queue, *list(self._used.values())]:
+            self.synchronize(self.record(queue))
+
+    def _keep(self, event: "cl.Event", host: memoryview) -> None:
         """Keep the event and host memory of a copy until it is done."""
-        self._on_their_way.append((event, host))
+        self._in_flight.append((event, host))
         for _ in range(_LOOKED_AT):
             try:
-                oldest = self._on_their_way.popleft()
+                oldest = self._in_flight.popleft()
             except IndexError:  # another thread has looked at it
                 return
             if not self.is_done(oldest[0]):
-                self._on_their_way.append(oldest)
+                self._in_flight.append(oldest)

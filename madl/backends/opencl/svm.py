@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from madl.backends.opencl.buffers import fill_parts
+from madl.backends.opencl.buffers import Part, Side
 from madl.backends.opencl.calls import OpenclCalls
 from madl.backends.protocol import Capability, Reservation
 
@@ -58,77 +58,37 @@ class ManagedMemory:
         """Give memory back; the driver does not wait for queued work."""
         self._calls.release(native)
 
-    def copy_from_host(
+    def copy(
         self,
         queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        source: memoryview,
-        *,
-        is_blocking: bool,
-    ) -> "cl.Event":
-        """Queue a copy to the device; the caller keeps ``source``."""
-        to = self._part(reservation, offset, source.nbytes)
-        return self._calls.copy(queue, to, self._host(source), is_blocking=is_blocking)
-
-    def copy_to_host(
-        self,
-        queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        destination: memoryview,
-        *,
-        is_blocking: bool,
-    ) -> "cl.Event":
-        """Queue a copy from the device; the caller keeps ``destination``."""
-        of = self._part(reservation, offset, destination.nbytes)
-        return self._calls.copy(
-            queue, self._host(destination), of, is_blocking=is_blocking
-        )
-
-    def copy_inside(
-        self,
-        queue: "cl.CommandQueue",
-        source: Reservation,
-        source_offset: int,
-        destination: Reservation,
-        destination_offset: int,
+        to: Side,
+        of: Side,
         nbytes: int,
+        *,
+        is_blocking: bool,
     ) -> "cl.Event":
-        """Queue a copy inside the device."""
-        of = self._part(source, source_offset, nbytes)
-        to = self._part(destination, destination_offset, nbytes)
-        return self._calls.copy(queue, to, of, is_blocking=False)
+        """Queue a copy; the caller keeps host memory, if one side is that."""
+        ends = [self._side(side, nbytes) for side in (to, of)]
+        return self._calls.copy(queue, *ends, is_blocking=is_blocking)
 
     def fill(
-        self,
-        queue: "cl.CommandQueue",
-        reservation: Reservation,
-        offset: int,
-        nbytes: int,
-        value: int,
+        self, queue: "cl.CommandQueue", part: Part, nbytes: int, pattern: bytes
     ) -> "cl.Event":
-        """Queue a fill; the event is that of its last part."""
-        event = None
-        for start, stop, width in fill_parts(offset, nbytes):
-            part = self._part(reservation, start, stop - start)
-            pattern = bytes([value]) * width
-            event = self._calls.fill_managed(queue, part, pattern, stop - start)
-        return event
+        """Queue the filling of a part with a pattern."""
+        return self._calls.fill_managed(
+            queue, self._side(part, nbytes), pattern, nbytes
+        )
 
     def view(self, reservation: Reservation, offset: int, nbytes: int) -> object:
         """Return what kernels of pyopencl take for managed memory."""
-        return self._part(reservation, offset, nbytes)
+        return self._side(Part(reservation, offset), nbytes)
 
-    def _part(self, reservation: Reservation, offset: int, nbytes: int) -> "cl.SVM":
-        assert reservation.address is not None, "managed memory has an address"
-        return self._at(reservation.address + offset, nbytes)
-
-    def _host(self, buffer: memoryview) -> "cl.SVM":
-        """Return host memory as such a part; pyopencl takes no read-only buffer."""
-        array = np.frombuffer(buffer, np.uint8)
-        return self._at(array.ctypes.data, array.nbytes)
-
-    def _at(self, address: int, nbytes: int) -> "cl.SVM":
+    def _side(self, side: Side, nbytes: int) -> "cl.SVM":
+        """Return managed or host memory as such a part."""
+        if isinstance(side, Part):
+            assert side.reservation.address is not None, "managed memory has an address"
+            address = side.reservation.address + side.offset
+        else:  # pyopencl takes no read-only buffer
+            address = np.frombuffer(side, np.uint8).ctypes.data
         everything = memoryview(_BYTES.from_address(address))
         return self._calls.managed_part(everything[:nbytes].cast("B"))

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl.backends.cpu import HostMemory
-from madl.backends.host import linux_calls
+from madl.backends.host import HostMemory, linux_calls
 from tests.backends.emulated.posix import OS_PAGES, Posix, build, open_memory
 
 BSDS = ("freebsd", "netbsd", "openbsd")

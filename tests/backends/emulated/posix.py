@@ -5,7 +5,7 @@ import errno
 import subprocess
 from pathlib import Path
 
-from madl.backends.cpu import HostMemory
+from madl.backends.host import HostMemory
 from madl.backends.host.android import AndroidMemory
 from madl.backends.host.bsd import BsdMemory
 from madl.backends.host.darwin import DarwinMemory

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from madl import Memory, Pool
-from madl.backends.cpu import CpuBackend, HostMemory
+from madl.backends.cpu import CpuBackend
+from madl.backends.host import HostMemory
 from madl.backends.protocol import Reservation
 from madl.errors import BackendCallError, OutOfMemoryError
 from madl.pool.options import Fit

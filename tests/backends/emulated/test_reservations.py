@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from madl.backends.cpu import CpuBackend, HostMemory
+from madl.backends.cpu import CpuBackend
+from madl.backends.host import HostMemory
 from madl.backends.protocol import Capability
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory

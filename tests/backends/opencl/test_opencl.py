@@ -414,7 +414,7 @@ def test_copies_that_are_done_are_not_kept(
         backend.copy_from_host(reservation, 0, source, stream=queue)
         backend.synchronize(backend.record(queue))
 
-    assert len(backend._queues._on_their_way) <= 2
+    assert len(backend._in_flight) <= 2
     backend.release(reservation)
 
 

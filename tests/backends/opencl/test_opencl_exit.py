@@ -19,6 +19,7 @@ import madl
 import pyopencl as cl
 from madl.pool.allocate import parts_of
 from madl.backends.opencl import OpenclBackend
+from madl.pool.allocate import parts_of
 from madl.integrations.pyopencl import PoolAllocator
 
 pool = madl.Pool(OpenclBackend("opencl:0", memory=MEMORY))

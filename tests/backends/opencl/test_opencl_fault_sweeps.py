@@ -81,7 +81,7 @@ def test_whichever_call_of_the_library_fails_nothing_changes(
     sweep = Sweep(
         MEMORIES[memory],
         OPERATIONS[operation],
-        lambda backend: LibraryFaults(backend._queues._calls),
+        lambda backend: LibraryFaults(backend._calls),
     )
 
     sweep.run(CODE_FAULTS[fault])
