@@ -17,11 +17,6 @@ from madl.errors import ForkError, MissingCapabilityError, OutOfMemoryError
 from madl.pool.growth import RESERVED_PER_MEMORY
 from madl.sizes import align_up, format_nbytes, parse_nbytes
 
-_DRIVER_VERSION = 12000
-"""Of the functions' signatures: CUDA 12.0, the oldest that madl works with."""
-
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-
 _pools: dict[int, "CudaPool"] = {}
 
 
@@ -126,23 +121,11 @@ class CudaPool:
                     raise
 
     def _open(self, reservation: Reservation) -> None:
-        device, pages = self._backend._device, self._backend._pages
-        assert pages is not None, "the backend was made with memory='pages'"
-        calls = [
-            device.calls.call(
-                f"find {name}", "cuGetProcAddress", name.encode(), _DRIVER_VERSION, 0
-            )[0]
-            for name in self._native.CALLS
-        ]
-        with device.current():
-            event = device.calls.call("make an event", "cuEventCreate", _NO_TIMING)
+        calls, handles = self._backend.driver_parts(self._native.CALLS)
         self._native.open_pool(
             self.index,
             calls,
-            context=int(device.context),
-            event=int(event),
-            properties=pages._properties.getPtr(),
-            access=pages._access.getPtr(),
+            **handles,
             base=reservation.address,
             reserved_nbytes=reservation.nbytes,
             page_nbytes=self._backend.page_nbytes,

@@ -68,11 +68,6 @@ PASSED_ON = {
 """Modules that may look up any name, and why."""
 
 
-def not_yet(what: str) -> pytest.MarkDecorator:
-    """Mark what does not hold today; once it does, the test asks to lose the mark."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=what)
-
-
 COUNTED = pytest.mark.skipif(
     hotpath.IS_COMPILED, reason="counts frames, and compiled functions have none"
 )
@@ -149,7 +144,6 @@ def defined() -> dict[str, set[str]]:
     return found
 
 
-@not_yet("cuda_pool reads what is private to the backend that it is made with")
 def test_no_package_reads_a_private_attribute_of_another() -> None:
     found = [
         f"madl/{place}:{node.lineno}: {ast.unparse(node)}"

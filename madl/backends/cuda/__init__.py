@@ -6,6 +6,7 @@ the CPU can reach these, so they are devices of their own. How the memory of the
 is taken from the driver is an option of the backend, since it is the same memory.
 """
 
+from collections.abc import Iterable
 from typing import cast
 
 from madl.backends.cuda.calls import KINDS, CudaCalls, device_count
@@ -35,6 +36,11 @@ SEGMENT_ALIGNMENT = 512
 """What the driver aligns memory in one piece to."""
 
 MEMORIES = ("pages", *SORTS)
+
+_DRIVER_VERSION = 12000
+"""Of the functions' signatures: CUDA 12.0, the oldest that madl works with."""
+
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 class CudaBackend(CudaWork, CudaExchange):
@@ -229,6 +235,24 @@ class CudaBackend(CudaWork, CudaExchange):
         if self._pages.kept_nbytes:
             facts["not taken back"] = format_nbytes(self._pages.kept_nbytes)
         return facts
+
+    def driver_parts(
+        self, functions: Iterable[str]
+    ) -> tuple[list[object], dict[str, int]]:
+        """Return the driver's functions by address, and what their calls need.
+
+        For C code that commits pages of the device without Python.
+        """
+        assert self._pages is not None, "the backend was made with memory='pages'"
+        call, version = self._device.calls.call, _DRIVER_VERSION
+        found = [
+            call(f"find {name}", "cuGetProcAddress", name.encode(), version, 0)[0]
+            for name in functions
+        ]
+        with self._device.current():
+            event = call("make an event", "cuEventCreate", _NO_TIMING)
+        handles = {"context": int(self._device.context), "event": int(event)}
+        return found, handles | self._pages.pointers()
 
     def _at(self, reservation: Reservation, offset: int, nbytes: int) -> int:
         found = self._find(reservation)

@@ -47,6 +47,11 @@ class CudaPages:
         self.kept_nbytes = 0
         """Of handles that the driver did not take back."""
 
+    def pointers(self) -> dict[str, int]:
+        """Return where C code finds the properties and the access of a page."""
+        properties, access = self._properties.getPtr(), self._access.getPtr()
+        return {"properties": int(properties), "access": int(access)}
+
     def reserve(self, nbytes: int, page_nbytes: int) -> "PagedReservation":
         """Take addresses whose memory will be of pages of one size."""
         address = self.calls.take(
