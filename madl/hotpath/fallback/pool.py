@@ -528,7 +528,7 @@ class HotPool(Allocating):
     capabilities: Capability
     _bins: Bins
 
-    def __new__(cls, *_: object, **__: object) -> "HotPool":
+    def __new__(cls, *_: object, **__: object) -> Self:
         made = super().__new__(cls)
         made._bins = Bins()
         return made
