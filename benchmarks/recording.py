@@ -11,8 +11,9 @@ import benchmarks.contenders as make
 import madl
 from benchmarks.answer import Answer, Row, Table
 from benchmarks.timing import in_turns, ratio, spread
-from madl import Pool, hotpath
+from madl import Pool
 from madl.diagnostics.recording import Recorder
+from madl.diagnostics.traces.journal import Journal
 from madl.sizes import format_nbytes
 
 SIZES = (512, 1 << 20)
@@ -38,7 +39,7 @@ def run(*, quick: bool) -> Answer:
     }
     columns = tuple(format_nbytes(size) for size in SIZES)
     figures = {}
-    if hotpath.Journal.hears_pools:
+    if Journal.hears_pools:
         figures[FIGURE] = max(one.median for one in over[RECORDED])
     return Answer(
         "What does a pair cost while it is recorded?",

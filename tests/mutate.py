@@ -330,7 +330,7 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/fallback/pool.py",
-        "    shared.live_nbytes -= block.nbytes\n",
+        "        bins.shared.live_nbytes -= block.nbytes\n",
         "",
         "freed bytes count as live",
     ),
@@ -402,8 +402,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hotpath/fallback/pool.py",
-        "if not (block.is_live or block.taken or block in listed):",
-        "if not (block.is_live or block in listed):",
+        "if not (b.is_live or b.taken)]",
+        "if not b.is_live]",
         "recovery takes a block in flight for a lost one",
     ),
     Mutation(

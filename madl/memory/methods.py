@@ -13,7 +13,6 @@ from madl.backends.protocol import Capability, ViewBackend
 from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import (
-    HotPool,
     Memory,
     attach,
     exchange,
@@ -368,7 +367,7 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _pool(memory: Memory) -> HotPool:
+def _pool(memory: Memory) -> Any:  # noqa: ANN401  # the Pool
     """The pool that the memory came from."""
     return head_of(pool_of(memory))
 

@@ -1,9 +1,9 @@
 """The hot path in plain Python, for where nothing compiles: handles, bins, pools.
 
 An allocation takes the pool's lock. A free takes none, since it may run in a finalizer
-while its own thread holds the lock: it changes counts under a short guard, and leaves
-the block on a deque, which the next allocation sorts into bins. What each name is for
-stands in ``_compiled.pyx``, which is the product.
+while its own thread holds the lock: it leaves the block on a deque, which the next
+allocation sorts into bins. What changes together is a few stores without a call, so no
+thread and no handler comes between; without an interpreter lock, within ``counting``.
 """
 
 import ctypes
@@ -30,7 +30,6 @@ from madl.hotpath.shared import (
 )
 
 _MOST_BINS = 1 << 16
-_MOST_COUNTS = 20  # while other threads allocate and free
 _IN_FREE = 0, 0  # what a block is taken by between its end and its list
 
 _active_watches = 0  # global, since it is read on every allocation
@@ -82,21 +81,14 @@ class Memory(Handle):
         raise TypeError("a Memory is made by Pool.allocate or madl.allocate")
 
     def free(self) -> None:
-        block = root = None
+        block = self._block
         try:
-            with self._pool._bins.shared.guard:  # two threads may free the same handle
-                block, root = self._block, self._root
-                if block is not None and root is None:
-                    _end(self, block)
-                elif block is not None:
-                    self._block = self._root = None
+            if block is None or not _end(self, block):
+                block = None
+                raise special["refuse_free"](self)
         finally:
-            if block is not None and root is None:
+            if block is not None:
                 _finish(self._pool, block, is_dropped=False)
-        if block is None:
-            raise special["refuse_free"](self)
-        if root is not None and block.watch is not None:
-            block.watch.is_viewed = True
 
     def __del__(self) -> None:
         block = getattr(self, "_block", None)
@@ -104,8 +96,7 @@ class Memory(Handle):
         if block is None or self._root is not None or _end is None:
             return
         try:
-            with self._pool._bins.shared.guard:
-                _end(self, block)
+            _end(self, block)
         finally:
             _finish(self._pool, block, is_dropped=True)
 
@@ -122,19 +113,27 @@ class Memory(Handle):
         return self._nbytes
 
 
-def _end(memory: Memory, block: Block) -> None:
-    """Count a block as free, and take it from its handle. The guard is held."""
+def _end(memory: Memory, block: Block) -> bool:
+    """Take a block from its handle, and count it as free unless a root keeps it."""
     bins = memory._pool._bins
-    shared = bins.shared
-    # No call before the last line, so that no signal handler comes between these.
-    shared.live_nbytes -= block.nbytes
-    shared.binned_nbytes += block.capacity
-    block.is_live = False
-    memory._block = None
-    if block.watch is not None or block.is_wiped:
-        block.taken = _IN_FREE  # recovery leaves it to _finish
-    elif block.arena is not None:
-        (bins.freed if block.is_binned else bins.returned).append(block)
+    with counting:
+        # No call but the last, so that no handler and no thread comes between these.
+        root = memory._root
+        if memory._block is not block:
+            return False  # another thread was faster
+        memory._block = memory._root = None
+        if root is not None:
+            if block.watch is not None:
+                block.watch.is_viewed = True
+            return True
+        bins.shared.live_nbytes -= block.nbytes
+        bins.shared.binned_nbytes += block.capacity
+        block.is_live = False
+        if block.watch is not None or block.is_wiped:
+            block.taken = _IN_FREE  # recovery leaves it to _finish
+        elif block.arena is not None:
+            (bins.freed if block.is_binned else bins.returned).append(block)
+    return True
 
 
 def _finish(pool: "HotPool", block: Block, *, is_dropped: bool) -> None:
@@ -151,13 +150,16 @@ def _finish(pool: "HotPool", block: Block, *, is_dropped: bool) -> None:
 def _return(pool: "HotPool", block: Block) -> None:
     bins = pool._bins
     if block.taken is _IN_FREE:
+        block.watch = None
         if block.is_wiped:
             address = block.arena.address + block.offset  # type: ignore[union-attr, operator]  # of host memory
             ctypes.memset(address, 0, block.capacity)
-        with bins.shared.guard:
-            block.taken = block.watch = None
-            if block.arena is not None:
-                (bins.freed if block.is_binned else bins.returned).append(block)
+        with counting:
+            # Again: close() gives back those whose free was interrupted. No call here.
+            if block.taken is _IN_FREE:
+                block.taken = None
+                if block.arena is not None:
+                    (bins.freed if block.is_binned else bins.returned).append(block)
     if bins.returns_every_free:
         pool._lane.freed_after_close()
 
@@ -200,7 +202,7 @@ def is_viewed(memory: Memory) -> bool:
 def keep_by(memory: Memory, root: Root) -> Root | None:
     keeper = root.keeper = slice_of(memory._pool, None, memory._nbytes)
     address, nbytes = root.address, root.nbytes
-    with memory._pool._bins.shared.guard:
+    with counting:
         block = memory._block
         if block is None:
             return None
@@ -231,14 +233,14 @@ def _detach(memory: Memory) -> bool:
 
 
 def detach(memory: Memory) -> bool:
-    with memory._pool._bins.shared.guard:
+    with counting:
         return _detach(memory)
 
 
 def exchange(
     memory: Memory, other: Memory, arena: HotArena | None, offset: int
 ) -> bool:
-    with memory._pool._bins.shared.guard:
+    with counting:
         if not (_detach(other) and _detach(memory)):
             return False
         # No call from here on, so that no signal handler comes between.
@@ -277,10 +279,7 @@ def attach(methods: dict[str, object]) -> None:
 
 
 class Shared:
-    """What a pool and its lanes share: the lock, the guard, and all that is counted.
-
-    The guard is held for a few stores: where it is, nothing waits for anything else.
-    """
+    """What a pool and its lanes share: the lock, and all that is counted."""
 
     def __init__(self) -> None:
         self.binned_nbytes = self.live_nbytes = self.live_high_water = 0
@@ -291,15 +290,14 @@ class Shared:
     def renew_lock(self) -> None:
         self.lock = threading.Lock()
         self.lock_holder = 0
-        self.guard = threading.RLock()
 
     def recount(self, states: Callable[[], list[BlockState]]) -> bool:
-        for _ in range(_MOST_COUNTS):
+        for _ in range(20):  # other threads may allocate and free
             before = self.live_nbytes, self.binned_nbytes, self.allocation_count
             found = states()
             live = sum(state.nbytes for state in found if state.is_live)
             binned = sum(state.capacity for state in found if not state.is_live)
-            with self.guard:
+            with counting:
                 now = self.live_nbytes, self.binned_nbytes, self.allocation_count
                 if now == before:
                     self.live_nbytes, self.binned_nbytes = live, binned
@@ -332,10 +330,8 @@ class Bins:
         self.shared = other.shared
 
     def pass_by(self, *, zeroes_new: bool, wipes_freed: bool, asks: bool) -> None:
-        self._has_bins = False
-        self._zeroes_new = zeroes_new
-        self._wipes_freed = wipes_freed
-        self._asks = asks
+        self._has_bins, self._asks = False, asks
+        self._zeroes_new, self._wipes_freed = zeroes_new, wipes_freed
 
     def find(self, nbytes: int, lane: Lane) -> Block:
         capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
@@ -396,7 +392,7 @@ class Bins:
         block = Block(arena, offset, capacity)
         block.is_binned = is_binned and self._has_bins
         block.is_wiped = self._wipes_freed and arena is not None
-        with shared.guard:
+        with counting:
             shared.placed_count += 1
             block.taken = ident, shared.placed_count
             if arena is not None:
@@ -405,8 +401,7 @@ class Bins:
         return block
 
     def place_of(self, block: Block) -> tuple[HotArena, int, int] | None:
-        arena = block.arena
-        return None if arena is None else (arena, block.offset, block.capacity)
+        return (block.arena, block.offset, block.capacity) if block.arena else None
 
     def _sort_freed(self) -> None:
         while self.freed:
@@ -465,7 +460,7 @@ class Bins:
     def unplace(self, block: Block) -> HotArena | None:
         arena, shared = block.arena, self.shared
         assert arena is not None, "blocks without bytes are never placed"
-        with shared.guard:
+        with counting:
             shared.binned_nbytes -= block.capacity
             self._placed.discard(block)
         arena.blocks.free(block.offset, block.capacity)
@@ -476,19 +471,20 @@ class Bins:
             return
         ident = threading.get_ident()
         for block in list(self._placed):
-            taken = block.taken
-            if taken and taken[0] == ident and taken[1] > placed_before:
+            thread, number = block.taken or (0, 0)
+            if thread == ident and number > placed_before:
                 block.taken = None
                 self.returned.append(block)
 
     def gather_lost(self) -> bool:
-        with self.shared.guard:  # no free is between its count and its list
-            listed = {*self.returned, *self.freed}
-            listed.update(block for home in self._bins.values() for block in home)
-            for block in list(self._placed):
-                if not (block.is_live or block.taken or block in listed):
-                    block.watch = None
-                    self.returned.append(block)
+        # The free ones before the lists: what is freed after this look is in a list.
+        free = [b for b in list(self._placed) if not (b.is_live or b.taken)]
+        listed = {*self.returned.copy(), *self.freed.copy()}
+        listed.update(block for home in self._bins.values() for block in home)
+        for block in free:
+            if block not in listed:
+                block.watch = None
+                self.returned.append(block)
         return True
 
     def keep_contents(self) -> None:
@@ -503,20 +499,21 @@ class Bins:
     def return_every_free(self) -> None:
         self.returns_every_free = True
         self.unbin_all()
-        with self.shared.guard:
-            for block in list(self._placed):  # of frees that were interrupted
-                if block.taken is _IN_FREE and not block.is_wiped:
-                    block.taken = block.watch = None
-                    self.returned.append(block)
+        for block in list(self._placed):  # those whose free was interrupted
+            if block.taken is _IN_FREE and not block.is_wiped:
+                block.watch = block.taken = None
+                self.returned.append(block)
 
     def states(self) -> list[BlockState]:
-        with self.shared.guard:
-            return [
-                BlockState(b.arena, b.offset, b.capacity, b.is_live, b.nbytes, *told)
-                for b in list(self._placed)
-                if b.arena is not None
-                for told in [(b.watch.tag, b.watch.stack) if b.watch else (None, ())]
+        return [
+            BlockState(arena, b.offset, b.capacity, is_live, nbytes, *told)
+            for b in list(self._placed)
+            for arena, watch, is_live, nbytes in [
+                (b.arena, b.watch, b.is_live, b.nbytes)
             ]
+            for told in [(watch.tag, watch.stack) if watch else (None, ())]
+            if arena is not None
+        ]
 
 
 class HotPool(Allocating):
@@ -579,7 +576,7 @@ def slice_of(pool: HotPool, root: object, nbytes: int) -> Memory:
 def hand_out(pool: HotPool, block: Block, nbytes: int, watch: Watch | None) -> Memory:
     memory = slice_of(pool, None, nbytes)
     shared = pool._bins.shared
-    with shared.guard:
+    with counting:
         block.nbytes, block.watch = nbytes, watch
         block.is_live, block.taken = True, None
         shared.binned_nbytes -= block.capacity
@@ -590,6 +587,9 @@ def hand_out(pool: HotPool, block: Block, nbytes: int, watch: Watch | None) -> M
         memory._block = block
     return memory
 
+
+Memory.__doc__, Memory.free.__doc__ = Handle.__doc__, Handle.free.__doc__
+HotPool.allocate.__doc__ = Allocating.allocate.__doc__
 
 bins_of: Callable[[HotPool], Bins] = attrgetter("_bins")
 lane_of: Callable[[HotPool], Lane] = attrgetter("_lane")
