@@ -5,6 +5,7 @@ Each kind has a module that adds its events; ``traces.lines`` bounds what a file
 
 from collections.abc import Callable
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import IO
@@ -37,8 +38,6 @@ _ALL_KINDS = (
     "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
     "PyTorch's pickle"
 )
-_EXAMPLES = files("madl.diagnostics") / "examples"
-"""Traces of five training steps, recorded from PyTorch."""
 _Reader = type[CsvReader] | type[RmmReader] | type[UmpireReader]
 _READERS: dict[str, _Reader] = {CSV_FIRST_LINE: CsvReader, RMM_FIRST_LINE: RmmReader}
 _FIRST_LINES = (FIRST_LINE, *_READERS)
@@ -163,8 +162,14 @@ def example_names() -> tuple[str, ...]:
     >>> example_names()
     ('gpt2-train', 'resnet50-train', 'vit-train')
     """
-    parts = (path.name.partition(".") for path in _EXAMPLES.iterdir())
+    parts = (path.name.partition(".") for path in _examples().iterdir())
     return tuple(sorted(name for name, _, kinds in parts if kinds == "trace.gz"))
+
+
+def _examples() -> Traversable:
+    # Not as this module is imported: files() waits for a thread that imports the
+    # package, and that thread waits for this module.
+    return files("madl.diagnostics") / "examples"
 
 
 def example_path(name: str) -> Path:
@@ -176,4 +181,4 @@ def example_path(name: str) -> Path:
     names = example_names()
     if name not in names:
         raise ValueError(f"example must be one of {', '.join(names)}, got {name!r}")
-    return Path(str(_EXAMPLES / f"{name}.trace.gz"))
+    return Path(str(_examples() / f"{name}.trace.gz"))
