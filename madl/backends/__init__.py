@@ -15,6 +15,13 @@ __all__ = ["hookimpl"]
 
 
 class _Backends(ModuleType):
+    @property
+    def hookimpl(self) -> object:
+        """The marker of a plugin's hooks; pluggy is imported for it, and not before."""
+        from madl.backends.hookspecs import hookimpl
+
+        return hookimpl
+
     def __call__(self) -> tuple[str, ...]:
         """Return the kinds of devices that some backend claims, without opening any."""
         from madl.backends import registry
@@ -23,15 +30,3 @@ class _Backends(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Backends
-
-
-def _find(name: str) -> object:
-    if name == "hookimpl":
-        from madl.backends.hookspecs import hookimpl
-
-        return hookimpl
-    raise AttributeError(f"module 'madl.backends' has no attribute {name!r}")
-
-
-if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
-    __getattr__ = _find
