@@ -9,12 +9,14 @@ from collections.abc import Callable, Container, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from madl import settings
-from madl.backends.protocol import Backend
 from madl.errors import BackendNotFoundError
 from madl.settings.known import SETTINGS
+
+if TYPE_CHECKING:
+    from pluggy import PluginManager
 
 GROUP = "madl"
 NO_AUTOLOAD = SETTINGS["disable_plugin_autoload"].variable
@@ -37,33 +39,6 @@ class Claim(NamedTuple):
     load: Callable[[], object]
 
 
-class Plugin:
-    """A plugin that was imported, behind its hooks."""
-
-    def __init__(self, claim: Claim) -> None:
-        import pluggy
-
-        from madl.backends import hookspecs
-
-        self._manager = pluggy.PluginManager("madl")
-        self._manager.add_hookspecs(hookspecs)
-        self._manager.register(claim.load(), claim.kind)
-
-    def madl_devices(self) -> list[str] | None:
-        """Call the hook."""
-        devices: list[str] | None = self._manager.hook.madl_devices()
-        return devices
-
-    def madl_open(self, device: str) -> Backend | None:
-        """Call the hook."""
-        backend: Backend | None = self._manager.hook.madl_open(device=device)
-        return backend
-
-    def check(self) -> None:
-        """Raise ``pluggy.PluginValidationError`` for hooks that do not exist."""
-        self._manager.check_pending()
-
-
 class Plugins:
     """Every claim of this process, and the plugins that were imported for one.
 
@@ -76,15 +51,15 @@ class Plugins:
         found = _find_claims(is_automatic=self._is_automatic)
         self.claims = sorted(found, key=lambda claim: claim[:3])
         self._reserved = reserved
-        self._loaded: dict[Claim, Plugin] = {}
+        self._loaded: dict[Claim, PluginManager] = {}
 
     def kinds(self) -> set[str]:
         """Return the kinds that are claimed and not reserved."""
         kinds = {claim.kind for claim in self.claims}
         return {kind for kind in kinds if kind.partition("_")[0] not in self._reserved}
 
-    def load(self, kind: str) -> Plugin:
-        """Return the plugin of a kind, imported.
+    def load(self, kind: str) -> "PluginManager":
+        """Import the plugin of a kind, and return what calls its hooks.
 
         Raises:
             BackendNotFoundError: No plugin claims the kind, or two do.
@@ -100,12 +75,19 @@ class Plugins:
             self.check_claim(claim)
         return self.load_claim(claims[0])
 
-    def load_claim(self, claim: Claim) -> Plugin:
-        """Return the plugin behind a claim, imported."""
-        plugin = self._loaded.get(claim)
-        if plugin is None:
-            plugin = self._loaded.setdefault(claim, Plugin(claim))
-        return plugin
+    def load_claim(self, claim: Claim) -> "PluginManager":
+        """Import the plugin behind a claim, and return what calls its hooks."""
+        manager = self._loaded.get(claim)
+        if manager is None:
+            import pluggy
+
+            from madl.backends import hookspecs
+
+            manager = pluggy.PluginManager("madl")
+            manager.add_hookspecs(hookspecs)
+            manager.register(claim.load(), claim.kind)
+            manager = self._loaded.setdefault(claim, manager)
+        return manager
 
     def check_claim(self, claim: Claim) -> None:
         """Raise for a kind that is reserved, malformed, or claimed twice."""

@@ -104,7 +104,7 @@ def open_device(device: str) -> Backend:
         )
     kind = _claimed_kind(match[1])
     try:
-        backend = _opener_of(kind).madl_open(device)
+        backend = _opener_of(kind).madl_open(device=device)
     except BackendNotFoundError as error:
         failures[kind] = error
         raise BackendNotFoundError(device, kinds(), error.reason) from error.__cause__
@@ -192,7 +192,7 @@ def _installed() -> "Plugins":
 def _opener_of(kind: str) -> Opener:
     if kind in BUILT_IN:
         return cast("Opener", import_module(BUILT_IN[kind]))
-    return _installed().load(kind)
+    return cast("Opener", _installed().load(kind).hook)
 
 
 def _kind_of_array(array: object) -> str | None:
@@ -235,7 +235,7 @@ def _check_listed(kind: str, device: str) -> None:
 def _state_of(claim: "Claim") -> PluginState:
     try:
         _installed().check_claim(claim)
-        _installed().load_claim(claim).check()
+        _installed().load_claim(claim).check_pending()
     except Exception as error:  # as above: a plugin may raise anything
         return PluginState(*claim[:3], (), in_words(error))
     found = devices_of(claim.kind)
