@@ -38,8 +38,8 @@ class Case(NamedTuple):
 
     def measure(self) -> tuple[float, float, float]:
         """Return us per MiB of the step, and of a write after it; MiB between."""
-        address = calls.reserve_addresses(NBYTES, calls.READ_WRITE, calls.LAZY)
-        calls.sys_madvise(address, NBYTES, self.advice)
+        address = calls.system.reserve(NBYTES, calls.READ_WRITE, calls.LAZY)
+        calls.system.madvise(address, NBYTES, self.advice)
         before = _resident_nbytes()
         if self.is_written:
             ctypes.memset(address, 1, NBYTES)
@@ -50,7 +50,7 @@ class Case(NamedTuple):
         marks.append(perf_counter_ns())
         ctypes.memset(address, 1, NBYTES)
         marks.append(perf_counter_ns())
-        calls.unmap(address, NBYTES)
+        calls.system.unmap(address, NBYTES)
         unit = 1000 * NBYTES / MIB
         return (marks[1] - marks[0]) / unit, (marks[3] - marks[2]) / unit, left / MIB
 
@@ -102,7 +102,7 @@ def _table(title: str, cases: tuple[Case, ...], rounds: int) -> Table:
 
 
 def _advise(advice: int) -> Callable[[int], object]:
-    return lambda address: calls.sys_madvise(address, NBYTES, advice)
+    return lambda address: calls.system.madvise(address, NBYTES, advice)
 
 
 def _nothing(_address: int) -> None:

@@ -185,7 +185,7 @@ def test_a_release_that_fails_can_be_tried_again(
 ) -> None:
     reservation = backend.reserve(PAGE)
     with monkeypatch.context() as patch:
-        patch.setattr(linux_calls, "sys_munmap", lambda *_: -1)
+        patch.setattr(linux_calls.system, "munmap", lambda *_: -1)
         with pytest.raises(BackendCallError):
             backend.release(reservation)
 

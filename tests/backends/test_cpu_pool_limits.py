@@ -104,11 +104,11 @@ USE_UP_VMAS = (
     "        put_by = [bytes(64 * KIB) for _ in range(512)]\n"
     "        del put_by\n"
     "    most = int(open('/proc/sys/vm/max_map_count').read())\n"
-    "    start = linux_calls.sys_mmap(0, 2 * most * OS_PAGE, 0, 0x22, -1, 0)\n"
+    "    start = linux_calls.system.mmap(0, 2 * most * OS_PAGE, 0, 0x22, -1, 0)\n"
     "    have = sum(1 for _ in open('/proc/self/maps'))\n"
     "    for number in range((most - have - spare) // 2):\n"
     "        place = start + (2 * number + 1) * OS_PAGE\n"
-    "        assert linux_calls.sys_mprotect(place, OS_PAGE, 1) == 0\n"
+    "        assert linux_calls.system.mprotect(place, OS_PAGE, 1) == 0\n"
 )
 
 

@@ -67,11 +67,12 @@ def test_no_call_asks_for_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
 
         return noted
 
-    for name in ("sys_mmap", "sys_mprotect"):
-        call = getattr(linux_calls, name)
-        monkeypatch.setattr(linux_calls, name, noting(call))
-    calls = shared_posix._calls
-    monkeypatch.setattr(calls, "mmap", noting(calls.mmap))
+    for calls, name in (
+        (linux_calls.system, "mmap"),
+        (linux_calls.system, "mprotect"),
+        (shared_posix._calls, "mmap"),
+    ):
+        monkeypatch.setattr(calls, name, noting(getattr(calls, name)))
 
     with pools()[kind]() as pool:
         held = [pool.allocate(n) for n in (64, 5 * MIB, 30 * MIB)]

@@ -118,14 +118,14 @@ def test_a_commit_that_fails_halfway_is_undone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reservation = linux_memory(is_lazy_allowed=False).reserve(8 * PAGE)
-    mprotect = linux_calls.sys_mprotect
+    mprotect = linux_calls.system.mprotect
 
     def change_one_vma(address: int, nbytes: int, protection: int) -> int:
         mprotect(address, nbytes // 2, protection)
         ctypes.set_errno(errno.ENOMEM)
         return -1
 
-    monkeypatch.setattr(linux_calls, "sys_mprotect", change_one_vma)
+    monkeypatch.setattr(linux_calls.system, "mprotect", change_one_vma)
     with pytest.raises(OutOfMemoryError):
         reservation.commit(2 * PAGE, 2 * PAGE)
 
@@ -153,14 +153,14 @@ def test_pages_of_an_interrupted_decommit_are_usable_still(
 ) -> None:
     reservation = linux_memory(is_lazy_allowed=False).reserve(8 * PAGE)
     reservation.commit(0, 4 * PAGE)
-    mmap = linux_calls.sys_mmap
+    mmap = linux_calls.system.mmap
 
     def map_and_interrupt(*arguments: int) -> int:
         mmap(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(linux_calls, "sys_mmap", map_and_interrupt)
+        patch.setattr(linux_calls.system, "mmap", map_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             reservation.decommit(PAGE, 2 * PAGE)
 
@@ -174,7 +174,7 @@ def test_a_strict_remap_that_fails_changes_nothing(
 ) -> None:
     reservation = linux_memory(is_lazy_allowed=False).reserve(8 * PAGE)
     reservation.commit(0, PAGE)
-    mprotect = linux_calls.sys_mprotect
+    mprotect = linux_calls.system.mprotect
 
     def refuse(address: int, nbytes: int, protection: int) -> int:
         if address == reservation.address:
@@ -182,7 +182,7 @@ def test_a_strict_remap_that_fails_changes_nothing(
         ctypes.set_errno(code)
         return -1
 
-    monkeypatch.setattr(linux_calls, "sys_mprotect", refuse)
+    monkeypatch.setattr(linux_calls.system, "mprotect", refuse)
     with pytest.raises((OutOfMemoryError, BackendCallError)):
         reservation.remap(0, 4 * PAGE, PAGE)
 

@@ -115,8 +115,8 @@ def test_a_hole_that_a_refused_commit_leaves_is_closed(
     explicit: ExplicitReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unmap_and_fail(address: int, nbytes: int) -> bool:
-        linux_calls.unmap(address, nbytes)  # as kernels before 6.12 do
-        linux_calls.sys_mmap(0, 0, 0, 0, -1, 0)  # for its errno
+        linux_calls.system.unmap(address, nbytes)  # as kernels before 6.12 do
+        linux_calls.system.mmap(0, 0, 0, 0, -1, 0)  # for its errno
         return False
 
     with monkeypatch.context() as patch:
@@ -124,7 +124,7 @@ def test_a_hole_that_a_refused_commit_leaves_is_closed(
         with pytest.raises(Exception, match="mmap failed"):
             explicit.commit(PAGE, PAGE)
 
-    assert linux_calls.sys_madvise(explicit.address, explicit.nbytes, 0) == 0
+    assert linux_calls.system.madvise(explicit.address, explicit.nbytes, 0) == 0
 
 
 def test_memory_is_exchanged(explicit: ExplicitReservation, stock: int) -> None:
@@ -202,7 +202,7 @@ def test_without_a_stock_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
     backend = CpuBackend()
     monkeypatch.setattr(proc, "explicit_stock", lambda: "0 of 0 free")
-    monkeypatch.setattr(linux_calls, "sys_mmap", refuse)
+    monkeypatch.setattr(linux_calls.system, "mmap", refuse)
 
     with pytest.raises(MissingCapabilityError) as caught:
         Pool(backend, huge_pages="explicit")

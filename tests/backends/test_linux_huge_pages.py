@@ -36,14 +36,14 @@ needs_huge_pages = pytest.mark.skipif(
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each new mapping what the mode "always" gives it: huge pages, unasked."""
-    mmap = linux_calls.sys_mmap
+    mmap = linux_calls.system.mmap
 
     def map_huge(address: int, nbytes: int, *rest: int) -> int:
         mapped = mmap(address, nbytes, *rest)
-        linux_calls.sys_madvise(mapped, nbytes, HUGE)
+        linux_calls.system.madvise(mapped, nbytes, HUGE)
         return mapped
 
-    monkeypatch.setattr(linux_calls, "sys_mmap", map_huge)
+    monkeypatch.setattr(linux_calls.system, "mmap", map_huge)
 
 
 @needs_huge_pages
@@ -121,10 +121,10 @@ def test_addresses_restored_after_a_failed_mremap_decline_huge_pages(
     reservation = linux_memory(64 * KIB).reserve(4 * PAGE)
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
-        linux_calls.unmap(target, nbytes)
+        linux_calls.system.unmap(target, nbytes)
         return linux_calls.FAILED
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls.system, "mremap", fail)
     reservation.remap(0, 2 * PAGE, PAGE)
     write(reservation.address + 2 * PAGE, 1, 1)
 
@@ -274,7 +274,7 @@ def test_no_advice_is_given_where_the_kernel_refuses_it(
         ctypes.set_errno(22)
         return -1
 
-    monkeypatch.setattr(linux_calls, "sys_madvise", refuse)
+    monkeypatch.setattr(linux_calls.system, "madvise", refuse)
 
     reservation = linux_memory().reserve(PAGE)
 

@@ -46,7 +46,7 @@ def test_locked_memory_can_move(locked: LazyReservation) -> None:
 def test_an_old_kernel_that_keeps_locked_memory_is_quoted(
     locked: LazyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    madvise = linux_calls.sys_madvise
+    madvise = linux_calls.system.madvise
 
     def advise(address: int, nbytes: int, advice: int) -> int:
         if advice != 24:
@@ -54,7 +54,7 @@ def test_an_old_kernel_that_keeps_locked_memory_is_quoted(
         ctypes.set_errno(errno.EINVAL)
         return -1
 
-    monkeypatch.setattr(linux_calls, "sys_madvise", advise)
+    monkeypatch.setattr(linux_calls.system, "madvise", advise)
     with pytest.raises(BackendCallError) as caught:
         locked.decommit(0, PAGE)
 

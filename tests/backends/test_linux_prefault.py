@@ -30,7 +30,7 @@ def prefaulting(*, is_lazy_allowed: bool = True) -> LinuxMemory:
 
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int, *, after: int = 0) -> None:
     """Let the kernel refuse to fault memory in, but for the first calls."""
-    advise, done = linux_calls.sys_madvise, 0
+    advise, done = linux_calls.system.madvise, 0
 
     def maybe(address: int, nbytes: int, advice: int) -> int:
         nonlocal done
@@ -40,7 +40,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int, *, after: int = 0) -> Non
         ctypes.set_errno(code)
         return -1
 
-    monkeypatch.setattr(linux_calls, "sys_madvise", maybe)
+    monkeypatch.setattr(linux_calls.system, "madvise", maybe)
 
 
 @pytest.mark.parametrize("is_lazy_allowed", [True, False])

@@ -89,13 +89,13 @@ def test_before_linux_6_17_each_mremap_is_of_one_vma(
     lazy.remap(PAGE, 9 * PAGE, PAGE)
     lazy.remap(0, 8 * PAGE, PAGE)
     lengths = []
-    mremap = linux_calls.sys_mremap
+    mremap = linux_calls.system.mremap
 
     def record(address: int, nbytes: int, *rest: int) -> int:
         lengths.append(nbytes // PAGE)
         return mremap(address, nbytes, *rest)
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", record)
+    monkeypatch.setattr(linux_calls.system, "mremap", record)
     lazy.remap(7 * PAGE, 40 * PAGE, 5 * PAGE)
 
     assert lengths == [1, 1, 1, 2]
@@ -109,16 +109,18 @@ def test_a_kernel_that_moves_one_vma_at_a_time_is_asked_once(
     lazy.remap(PAGE, 9 * PAGE, PAGE)
     lazy.remap(0, 8 * PAGE, PAGE)
     lengths = []
-    mremap = linux_calls.sys_mremap
+    mremap = linux_calls.system.mremap
 
     def refuse_many(address: int, nbytes: int, *rest: int) -> int:
         lengths.append(nbytes // PAGE)
         if nbytes > PAGE:
-            linux_calls.unmap(rest[-1], nbytes)  # as the kernel does before it looks
+            linux_calls.system.unmap(
+                rest[-1], nbytes
+            )  # as the kernel does before it looks
             return linux_calls.FAILED
         return mremap(address, nbytes, *rest)
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", refuse_many)
+    monkeypatch.setattr(linux_calls.system, "mremap", refuse_many)
     lazy.remap(8 * PAGE, 40 * PAGE, 2 * PAGE)
     lazy.remap(40 * PAGE, 20 * PAGE, 2 * PAGE)
 
@@ -165,11 +167,11 @@ def test_a_failed_mremap_is_repaired(
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
         if is_unmapped:
-            linux_calls.unmap(target, nbytes)
+            linux_calls.system.unmap(target, nbytes)
         ctypes.set_errno(errno.ENOMEM)
         return linux_calls.FAILED
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls.system, "mremap", fail)
     lazy.remap(0, 33 * PAGE, PAGE)
 
     write(lazy.address + 33 * PAGE, 4)
@@ -184,12 +186,12 @@ def test_a_repair_spares_what_another_thread_mapped(
     flags = linux_calls.LAZY | 0x10  # MAP_FIXED
 
     def fail(_source: int, _from: int, nbytes: int, _flags: int, target: int) -> int:
-        linux_calls.unmap(target, nbytes)
-        linux_calls.sys_mmap(taken, OS_PAGE, linux_calls.READ_WRITE, flags, -1, 0)
+        linux_calls.system.unmap(target, nbytes)
+        linux_calls.system.mmap(taken, OS_PAGE, linux_calls.READ_WRITE, flags, -1, 0)
         write(taken, 7, OS_PAGE)
         return linux_calls.FAILED
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", fail)
+    monkeypatch.setattr(linux_calls.system, "mremap", fail)
     with pytest.raises(BackendCallError) as caught:
         lazy.remap(0, 33 * PAGE, PAGE)
 
@@ -206,6 +208,6 @@ def test_a_kernel_without_dontunmap_has_no_remap(
         ctypes.set_errno(errno.EINVAL)
         return linux_calls.FAILED
 
-    monkeypatch.setattr(linux_calls, "sys_mremap", refuse)
+    monkeypatch.setattr(linux_calls.system, "mremap", refuse)
 
     assert linux_memory().remap_refusal == "mremap: Invalid argument"

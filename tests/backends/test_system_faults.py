@@ -23,7 +23,7 @@ from tests.sweeps import Device, Sweep, cases
 SMALL = {"page_size": 64 * KIB, "limit": 20 * 64 * KIB}
 NAMES = ("mmap", "munmap", "mprotect", "madvise", "mremap")
 CALLS = [
-    *(Call(linux_calls, f"sys_{name}", name) for name in NAMES),
+    *(Call(linux_calls.system, name, name) for name in NAMES),
     *(Call(shared_posix._calls, name, name) for name in ("mmap", "munmap")),
 ]
 

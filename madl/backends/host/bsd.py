@@ -10,6 +10,7 @@ import os
 import re
 import sys
 
+from madl.backends.host import posix_calls as posix
 from madl.backends.host.posix import MapFlags, PosixMemory, declare_sysctl
 from madl.backends.protocol import MemoryInfo
 
@@ -34,7 +35,7 @@ class BsdMemory(PosixMemory):
     ) -> None:
         library = _library or ctypes.CDLL(None, use_errno=True)
         self._system = re.sub(r"\d+$", "", _system)
-        super().__init__(library, _FLAGS[self._system])
+        super().__init__(posix.PosixCalls(library), _FLAGS[self._system])
         self._library = library
 
     def memory_info(self) -> MemoryInfo:

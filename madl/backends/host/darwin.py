@@ -87,7 +87,7 @@ class DarwinMemory(PosixMemory):
 
     def __init__(self, *, _library: ctypes.CDLL | None = None) -> None:
         library = _library or ctypes.CDLL(None, use_errno=True)
-        super().__init__(library, _FLAGS)
+        super().__init__(posix.PosixCalls(library), _FLAGS)
         self._sysctl = declare_sysctl(library)
         self._statistics = declare(
             library,

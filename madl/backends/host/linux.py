@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from madl.backends.host import HostMemory, proc
 from madl.backends.host import linux_calls as calls
+from madl.backends.host import proc
 from madl.backends.host.linux_calls import ALIGNMENT
 from madl.backends.host.linux_reservations import (
     Choices,
@@ -27,10 +27,8 @@ from madl.sizes import format_nbytes
 _LOCKING = "mlockall makes all of a lazy reservation resident"
 
 
-class LinuxMemory(Choices, HostMemory):
+class LinuxMemory(Choices):
     """How this kernel, as it is set up, lets this process have memory."""
-
-    alignment = ALIGNMENT
 
     def __init__(self, *, is_lazy_allowed: bool = True) -> None:
         super().__init__()
@@ -107,7 +105,7 @@ class LinuxMemory(Choices, HostMemory):
             self._strict_reason = _LOCKING
         elif self._is_lazy:
             try:
-                address = calls.reserve_addresses(
+                address = calls.system.reserve(
                     nbytes, calls.READ_WRITE, calls.LAZY, start
                 )
             except OutOfMemoryError as error:
@@ -115,9 +113,7 @@ class LinuxMemory(Choices, HostMemory):
             else:
                 self._strict_reason = ""
                 return LazyReservation(self, address, nbytes)
-        address = calls.reserve_addresses(
-            nbytes, calls.PROT_NONE, calls.ANONYMOUS, start
-        )
+        address = calls.system.reserve(nbytes, calls.PROT_NONE, calls.ANONYMOUS, start)
         if is_explicit:
             return ExplicitReservation(self, address, nbytes, self._explicit_nbytes)
         return StrictReservation(self, address, nbytes)
@@ -185,24 +181,24 @@ def _may_collapse() -> bool:
 
 def _try_on_pages(nbytes: int, call: Callable[[int, int], bool]) -> bool:
     try:
-        trial = calls.reserve_addresses(nbytes, calls.READ_WRITE, calls.LAZY, nbytes)
+        trial = calls.system.reserve(nbytes, calls.READ_WRITE, calls.LAZY, nbytes)
     except OutOfMemoryError:
         return False
     try:
         return call(trial, nbytes)
     finally:
-        calls.unmap(trial, nbytes)
+        calls.system.unmap(trial, nbytes)
 
 
 def _try_on_os_page(call: Callable[[int, int], bool]) -> bool:
     """Return what a call says of an OS page that cannot be touched."""
-    probe = calls.sys_mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
+    probe = calls.system.mmap(0, mmap.PAGESIZE, calls.PROT_NONE, calls.ANONYMOUS, -1, 0)
     if probe == calls.FAILED:
         return False
     try:
         return call(probe, mmap.PAGESIZE)
     finally:
-        calls.sys_munmap(probe, mmap.PAGESIZE)
+        calls.system.munmap(probe, mmap.PAGESIZE)
 
 
 def _is_locking() -> bool:
@@ -213,7 +209,9 @@ def _is_locking() -> bool:
     """
     # A probe that is refused is so for the same reason: more than may be locked.
     return not _try_on_os_page(
-        lambda probe, nbytes: calls.sys_madvise(probe, nbytes, mmap.MADV_DONTNEED) == 0
+        lambda probe, nbytes: (
+            calls.system.madvise(probe, nbytes, mmap.MADV_DONTNEED) == 0
+        )
     )
 
 
@@ -227,10 +225,12 @@ def _probe_move() -> str:
         return "RLIMIT_AS or RLIMIT_DATA is set"
     if _is_locking():
         return _LOCKING
-    source = calls.reserve_addresses(2 * mmap.PAGESIZE, calls.READ_WRITE, calls.LAZY)
+    source = calls.system.reserve(2 * mmap.PAGESIZE, calls.READ_WRITE, calls.LAZY)
     target = source + mmap.PAGESIZE
     ctypes.memset(source, 1, 1)
-    moved = calls.sys_mremap(source, mmap.PAGESIZE, mmap.PAGESIZE, calls.MOVE, target)
+    moved = calls.system.mremap(
+        source, mmap.PAGESIZE, mmap.PAGESIZE, calls.MOVE, target
+    )
     refusal = "" if moved == target else f"mremap: {os.strerror(ctypes.get_errno())}"
-    calls.unmap(source, 2 * mmap.PAGESIZE)
+    calls.system.unmap(source, 2 * mmap.PAGESIZE)
     return refusal

@@ -16,7 +16,7 @@ _MACHINE = os.uname().machine[:3]
 _ODD_NORESERVE = {"alp": 0x10000, "mip": 0x400, "ppc": 0x40, "spa": 0x40}
 LAZY = ANONYMOUS | _ODD_NORESERVE.get(_MACHINE, 0x4000)
 _FIXED = 0x10
-SEAL, FILL_HOLE = ANONYMOUS | _FIXED, LAZY | 0x100000  # MAP_FIXED_NOREPLACE
+FILL_HOLE = LAZY | 0x100000  # MAP_FIXED_NOREPLACE
 _EXPLICIT = ANONYMOUS | {"alp": 0x100000, "mip": 0x80000}.get(_MACHINE, 0x40000)
 MOVE = 1 | 2 | 4  # MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP
 _POPULATE_WRITE, _COLLAPSE = 23, 25  # advices of Linux 5.14 and 6.1
@@ -39,32 +39,25 @@ class LinuxCalls(posix.PosixCalls):
         self.prctl = posix.declare(library, "prctl", INT, INT, ctypes.c_ulong, *name)
 
 
-_calls = LinuxCalls(libc)
-sys_mmap, sys_munmap, sys_mremap = _calls.mmap, _calls.munmap, _calls.mremap
-sys_mprotect, sys_madvise, sys_prctl = _calls.mprotect, _calls.madvise, _calls.prctl
-
-
-def unmap(address: int, nbytes: int) -> None:
-    """Give addresses, and the memory behind them, back."""
-    posix.unmap(sys_munmap, address, nbytes)
+system = LinuxCalls(libc)
 
 
 def discard(address: int, nbytes: int) -> None:
     """Give the memory of a range back; its addresses stay mapped."""
     # What mlock() holds needs the second advice, which Linux has from 5.18.
     advices = mmap.MADV_DONTNEED, 24  # MADV_DONTNEED_LOCKED
-    if all(sys_madvise(address, nbytes, advice) != 0 for advice in advices):
+    if all(system.madvise(address, nbytes, advice) != 0 for advice in advices):
         raise error_of("madvise", "decommit", nbytes)
 
 
 def give_name(address: int, nbytes: int) -> bool:
     """Let /proc/self/maps say whose a range is; return whether this kernel can."""
-    return sys_prctl(_SET_VMA, _ANON_NAME, address, nbytes, _NAME) == 0
+    return system.prctl(_SET_VMA, _ANON_NAME, address, nbytes, _NAME) == 0
 
 
 def populate(address: int, nbytes: int) -> bool:
     """Fault a range in, as writing to it would; return whether it worked."""
-    return sys_madvise(address, nbytes, _POPULATE_WRITE) == 0
+    return system.madvise(address, nbytes, _POPULATE_WRITE) == 0
 
 
 def touch(address: int, nbytes: int) -> bool:
@@ -76,7 +69,7 @@ def touch(address: int, nbytes: int) -> bool:
 def make_huge(address: int, nbytes: int) -> bool:
     """Put a huge page in the place of one byte; return whether it worked."""
     ctypes.memset(address, 0, 1)
-    return sys_madvise(address, nbytes, _COLLAPSE) == 0
+    return system.madvise(address, nbytes, _COLLAPSE) == 0
 
 
 def collapse(address: int, nbytes: int, *, huge_nbytes: int) -> bool:
@@ -97,18 +90,7 @@ def map_explicit(address: int, nbytes: int) -> bool:
         Whether it worked. At address 0 it is a trial, and nothing stays mapped.
     """
     flags = _EXPLICIT | (_FIXED if address else 0)
-    mapped = sys_mmap(address, nbytes, READ_WRITE, flags, -1, 0)
+    mapped = system.mmap(address, nbytes, READ_WRITE, flags, -1, 0)
     if not address and mapped != FAILED:
-        sys_munmap(mapped, nbytes)
+        system.munmap(mapped, nbytes)
     return mapped != FAILED
-
-
-def reserve_addresses(
-    nbytes: int, access: int, flags: int, start: int = ALIGNMENT
-) -> int:
-    """Return the address of a new reservation, a multiple of ``start``."""
-
-    def take(asked: int) -> int:
-        return sys_mmap(0, asked, access, flags, -1, 0)
-
-    return posix.reserve_aligned(nbytes, start, take, sys_munmap)

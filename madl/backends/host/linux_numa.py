@@ -64,10 +64,10 @@ def prefer_from_now_on(node: int) -> partial[bool]:
             container may not choose.
     """
     nbytes = os.sysconf("SC_PAGESIZE")
-    trial = calls.reserve_addresses(nbytes, calls.PROT_NONE, calls.ANONYMOUS)
+    trial = calls.system.reserve(nbytes, calls.PROT_NONE, calls.ANONYMOUS)
     is_known = prefer(node, trial, nbytes)
     code = ctypes.get_errno()
-    calls.unmap(trial, nbytes)
+    calls.system.unmap(trial, nbytes)
     if is_known:
         return partial(prefer, node)
     native = NativeFailure("mbind", code, os.strerror(code))

@@ -13,13 +13,17 @@ from itertools import pairwise
 
 from madl.backends.host import HostReservation, proc
 from madl.backends.host import linux_calls as calls
+from madl.backends.host.posix import MapFlags, PosixMemory, PosixReservation
 from madl.sizes import align_up
 
+_FLAGS = MapFlags(calls.ANONYMOUS, reserving=0)  # a lazy reservation adds its own
 
-class Choices:
+
+class Choices(PosixMemory):
     """What new reservations are made with, and what those of one memory share."""
 
     def __init__(self) -> None:
+        super().__init__(calls.system, _FLAGS)
         self.advice = mmap.MADV_NOHUGEPAGE
         """On huge pages, for the kernel."""
         self.has_names = False
@@ -43,22 +47,21 @@ class Choices:
         return self.cut_count < self._cut_limit and not proc.has_limit()
 
 
-class _Reservation(HostReservation):
+class LinuxReservation(PosixReservation):
     """A range of addresses, and what madl has done to it."""
 
+    _memory: Choices
     _access = calls.PROT_NONE  # of addresses that nothing is committed at
 
     def __init__(self, memory: Choices, address: int, nbytes: int) -> None:
-        self._memory = memory
-        self.address = address
-        self.nbytes = nbytes
+        super().__init__(memory, address, nbytes)
         self._advice = memory.advice
         self._prefer_node = memory.prefer_node
         self._fault_in = memory.fault_in
         try:
             self._dress(address, nbytes)
         except BaseException:  # a Ctrl-C: the address has no owner yet
-            calls.unmap(address, nbytes)
+            calls.system.unmap(address, nbytes)
             raise
         # The kernel keeps lazy addresses as one VMA until memory is moved in them.
         # Every border between two VMAs of them is in this sorted list of offsets.
@@ -67,7 +70,7 @@ class _Reservation(HostReservation):
     def _dress(self, address: int, nbytes: int) -> None:
         """Give new VMAs the advice and the name of the others, or they never join."""
         # A kernel without huge pages refuses the advice, which may be ignored.
-        calls.sys_madvise(address, nbytes, self._advice)
+        calls.system.madvise(address, nbytes, self._advice)
         if self._memory.has_names:
             calls.give_name(address, nbytes)
         if self._prefer_node is not None:
@@ -75,50 +78,47 @@ class _Reservation(HostReservation):
 
     def release(self) -> None:
         """Give the address space back."""
-        calls.unmap(self.address, self.nbytes)
+        super().release()
         self._memory.cut_count -= len(self._cuts)
 
-    def _prefault(self, offset: int, nbytes: int) -> None:
+    def _prefault(self, address: int, nbytes: int) -> None:
         """Fault in what has just been committed, where that was asked for."""
-        address = self.address + offset
         if self._fault_in is None or self._fault_in(address, nbytes):
             return
         try:  # the error has no name, or it and this frame would keep each other
             raise calls.error_of("madvise", "prefault", nbytes, is_refusal=True)
         finally:
-            self.decommit(offset, nbytes)
+            self.decommit(address - self.address, nbytes)
 
     def _restore(self, offset: int, nbytes: int) -> None:
         """Reserve addresses again that a call which failed may have unmapped."""
         address = self.address + offset
         # This advice changes nothing, and ENOMEM says that a part is unmapped.
-        if calls.sys_madvise(address, nbytes, mmap.MADV_NORMAL) == 0:
+        if calls.system.madvise(address, nbytes, mmap.MADV_NORMAL) == 0:
             return
         # MAP_FIXED_NOREPLACE: another thread may have mapped something there by now,
         # which MAP_FIXED would unmap under it.
         how = self._access, calls.FILL_HOLE, -1, 0
-        if calls.sys_mmap(address, nbytes, *how) != address:
+        if calls.system.mmap(address, nbytes, *how) != address:
             raise calls.error_of("mmap", "restore", nbytes)
         self._dress(address, nbytes)
 
-    def _seal(self, offset: int, nbytes: int) -> bool:
-        """Map addresses that nothing is behind; return whether it worked."""
-        address = self.address + offset
-        how = calls.PROT_NONE, calls.SEAL, -1, 0
-        if calls.sys_mmap(address, nbytes, *how) != address:
-            return False
-        self._dress(address, nbytes)
-        return True
+    def _replace(self, address: int, nbytes: int, access: int) -> bool:
+        """Map new memory that is like its neighbours; return whether it worked."""
+        is_replaced = super()._replace(address, nbytes, access)
+        if is_replaced:
+            self._dress(address, nbytes)
+        return is_replaced
 
 
-class LazyReservation(_Reservation):
+class LazyReservation(LinuxReservation):
     """Readable and writable address space that the first touch commits."""
 
     _access = calls.READ_WRITE
 
     def commit(self, offset: int, nbytes: int) -> None:
         """Leave it to the first touch, or fault everything in now."""
-        self._prefault(offset, nbytes)
+        self._prefault(self.address + offset, nbytes)
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the memory back; the addresses read as zero again."""
@@ -154,7 +154,7 @@ class LazyReservation(_Reservation):
             if not (may_move and target._receive(address, offset, end - start)):
                 target._restore(offset, end - start)
                 calls.discard(address, end - start)
-                target._prefault(offset, end - start)
+                target._prefault(target.address + offset, end - start)
 
     def _receive(
         self, source: int, destination: int, nbytes: int, borders: Sequence[int] = ()
@@ -164,7 +164,7 @@ class LazyReservation(_Reservation):
         ``borders`` are those between VMAs inside what is moved, from its start.
         """
         target = self.address + destination
-        if calls.sys_mremap(source, nbytes, nbytes, calls.MOVE, target) != target:
+        if calls.system.mremap(source, nbytes, nbytes, calls.MOVE, target) != target:
             return False
         # What was moved keeps its page offset in the kernel, so it merges with no
         # neighbour: there is a border of VMAs at each of its ends.
@@ -176,37 +176,22 @@ class LazyReservation(_Reservation):
         return True
 
 
-class StrictReservation(_Reservation):
+class StrictReservation(LinuxReservation):
     """Address space that cannot be touched before it is committed.
 
     A remap is an exchange: ``mremap`` would count the memory of both places.
     """
 
-    def commit(self, offset: int, nbytes: int) -> None:
-        """Make the addresses usable, and count them against the limits."""
-        if calls.sys_mprotect(self.address + offset, nbytes, calls.READ_WRITE) != 0:
-            try:
-                raise calls.error_of("mprotect", "commit", nbytes, is_refusal=True)
-            finally:
-                # Of several VMAs, the first may have been changed before one failed.
-                self._seal(offset, nbytes)
-        self._prefault(offset, nbytes)
-
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give back the memory and, when it can be, what it counts for."""
         # mprotect(PROT_NONE) is 4 us faster than the 16 of a new mapping, but what was
         # once touched stays counted (measured: 302 MiB of 302).
-        try:
-            is_sealed = self._seal(offset, nbytes)
-        except BaseException:  # a Ctrl-C: it counts as committed still
-            calls.sys_mprotect(self.address + offset, nbytes, calls.READ_WRITE)
-            raise
-        if not is_sealed:
+        if not self._seal(offset, nbytes):
             # It would split a VMA and max_map_count forbids that.
             calls.discard(self.address + offset, nbytes)
 
 
-class ExplicitReservation(_Reservation):
+class ExplicitReservation(LinuxReservation):
     """Address space in which huge pages that were set aside are mapped.
 
     The kernel takes them from its own stock when they are mapped, or refuses: a touch
@@ -225,7 +210,7 @@ class ExplicitReservation(_Reservation):
         whole = align_up(nbytes, self._huge_nbytes)
         if calls.map_explicit(self.address + offset, whole):
             self._dress(self.address + offset, whole)
-            self._prefault(offset, whole)
+            self._prefault(self.address + offset, whole)
             return
         try:
             raise calls.error_of("mmap", "commit", nbytes, is_refusal=True)
@@ -234,8 +219,4 @@ class ExplicitReservation(_Reservation):
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Give the huge pages back to the kernel's stock."""
-        if not self._seal(offset, align_up(nbytes, self._huge_nbytes)):
-            raise calls.error_of("mmap", "decommit", nbytes)
-
-
-LinuxReservation = LazyReservation | StrictReservation | ExplicitReservation
+        super().decommit(offset, align_up(nbytes, self._huge_nbytes))

@@ -54,19 +54,13 @@ class PosixReservation(HostReservation):
 
     def decommit(self, offset: int, nbytes: int) -> None:
         """Replace the memory by addresses that nothing is behind."""
-        address = self._place(offset, nbytes)
         # A new mapping: madvise is lazy on some systems, and keeps the memory resident.
-        try:
-            is_replaced = self._replace(address, nbytes, PROT_NONE)
-        except BaseException:  # a Ctrl-C: it counts as committed still
-            self._calls.mprotect(address, nbytes, READ_WRITE)
-            raise
-        if not is_replaced:
+        if not self._seal(offset, nbytes):
             raise posix.error_of("mmap", "decommit", nbytes)
 
     def release(self) -> None:
         """Give the address space back."""
-        posix.unmap(self._calls.munmap, self.address, self.nbytes)
+        self._calls.unmap(self.address, self.nbytes)
 
     def _prefault(self, address: int, nbytes: int) -> None:
         """Make the first touch now, if that was asked for: there is no call for it."""
@@ -86,6 +80,15 @@ class PosixReservation(HostReservation):
             )
         return self.address + offset
 
+    def _seal(self, offset: int, nbytes: int) -> bool:
+        """Put addresses in place that nothing is behind; return whether it worked."""
+        address = self._place(offset, nbytes)
+        try:
+            return self._replace(address, nbytes, PROT_NONE)
+        except BaseException:  # a Ctrl-C: it counts as committed still
+            self._calls.mprotect(address, nbytes, READ_WRITE)
+            raise
+
     def _replace(self, address: int, nbytes: int, access: int) -> bool:
         """Map new memory over a range, in one step; return whether it worked."""
         flags = self._memory.flags
@@ -102,8 +105,8 @@ class PosixMemory(HostMemory):
     remap_refusal = "this system has no call that moves memory"
     numa_refusal = "madl knows no call for it on this system"
 
-    def __init__(self, library: ctypes.CDLL, flags: MapFlags) -> None:
-        self.calls = posix.PosixCalls(library)
+    def __init__(self, calls: posix.PosixCalls, flags: MapFlags) -> None:
+        self.calls = calls
         self.flags = flags
 
     def reserve(self, nbytes: int) -> PosixReservation:
@@ -112,8 +115,4 @@ class PosixMemory(HostMemory):
 
     def _take(self, nbytes: int, access: int) -> int:
         flags = self.flags.anonymous | self.flags.reserving
-
-        def take(asked: int) -> int:
-            return self.calls.mmap(0, asked, access, flags, -1, 0)
-
-        return posix.reserve_aligned(nbytes, self.alignment, take, self.calls.munmap)
+        return self.calls.reserve(nbytes, access, flags)

@@ -56,43 +56,6 @@ def error_of(
     return BackendCallError(device, f"{verb} {format_nbytes(nbytes)}", native)
 
 
-def unmap(munmap: Callable[[int, int], int], address: int, nbytes: int) -> None:
-    """Give address space back, if there is any."""
-    if nbytes and munmap(address, nbytes) != 0:
-        raise error_of("munmap", "release", nbytes)
-
-
-def reserve_aligned(
-    nbytes: int,
-    start: int,
-    take: Callable[[int], int],
-    munmap: Callable[[int, int], int],
-) -> int:
-    """Return the address of a new reservation, a multiple of ``start``.
-
-    More is mapped, by ``take``, and what is too much goes back: only some systems
-    can be asked for an alignment.
-    """
-    # ctypes passes a number beyond the address space on without its upper bits.
-    asked = min(nbytes + start, ADDRESS_SPACE_NBYTES) - mmap.PAGESIZE
-    mapped = take(asked)
-    if mapped == FAILED:
-        raise error_of("mmap", "reserve", nbytes, is_refusal=True)
-    end = mapped + asked
-    address = align_up(mapped, start)
-    try:
-        unmap(munmap, address + nbytes, end - address - nbytes)
-        end = address + nbytes
-        unmap(munmap, mapped, address - mapped)
-    except BackendCallError:
-        munmap(mapped, end - mapped)
-        raise
-    except BaseException:  # a Ctrl-C: the ends may be mapped anew by now
-        munmap(address, nbytes)
-        raise
-    return address
-
-
 class PosixCalls:
     """The functions of one C library."""
 
@@ -106,3 +69,35 @@ class PosixCalls:
         self.munmap = declare(library, "munmap", INT, ADDRESS, NBYTES)
         self.mprotect = declare(library, "mprotect", INT, ADDRESS, NBYTES, INT)
         self.madvise = declare(library, "madvise", INT, ADDRESS, NBYTES, INT)
+
+    def reserve(
+        self, nbytes: int, access: int, flags: int, start: int = ALIGNMENT
+    ) -> int:
+        """Return the address of a new reservation, a multiple of ``start``.
+
+        More is mapped, and what is too much goes back: only some systems can be asked
+        for an alignment.
+        """
+        # ctypes passes a number beyond the address space on without its upper bits.
+        asked = min(nbytes + start, ADDRESS_SPACE_NBYTES) - mmap.PAGESIZE
+        mapped = self.mmap(0, asked, access, flags, -1, 0)
+        if mapped == FAILED:
+            raise error_of("mmap", "reserve", nbytes, is_refusal=True)
+        end = mapped + asked
+        address = align_up(mapped, start)
+        try:
+            self.unmap(address + nbytes, end - address - nbytes)
+            end = address + nbytes
+            self.unmap(mapped, address - mapped)
+        except BackendCallError:
+            self.munmap(mapped, end - mapped)
+            raise
+        except BaseException:  # a Ctrl-C: the ends may be mapped anew by now
+            self.munmap(address, nbytes)
+            raise
+        return address
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Give addresses, and the memory behind them, back, if there are any."""
+        if nbytes and self.munmap(address, nbytes) != 0:
+            raise error_of("munmap", "release", nbytes)

@@ -63,8 +63,7 @@ def android(emulate: Callable[[str], Posix], monkeypatch: pytest.MonkeyPatch) ->
     posix = emulate("android")
     monkeypatch.setattr(linux_calls, "libc", posix.library)
     calls = linux_calls.LinuxCalls(posix.library)
-    for name in ("madvise", "mmap", "mprotect", "mremap", "munmap", "prctl"):
-        monkeypatch.setattr(linux_calls, f"sys_{name}", getattr(calls, name))
+    monkeypatch.setattr(linux_calls, "system", calls)
     return posix
 
 

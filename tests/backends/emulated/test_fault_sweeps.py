@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from madl.backends.cpu import CpuBackend
-from madl.backends.host import linux_calls
 from madl.testing import Failure, Fault
 from tests.backends.emulated.posix import OS_PAGES, Posix, open_memory
 from tests.backends.faulty_system import Call, SystemFaults
@@ -37,12 +36,8 @@ def system_faults() -> Iterator[Callable[[object], SystemFaults]]:
     made: list[SystemFaults] = []
 
     def make(backend: object) -> SystemFaults:
-        calls = getattr(backend._memory, "calls", None)  # type: ignore[attr-defined]  # of the host
-        places = (
-            [Call(calls, name, name) for name in NAMES if hasattr(calls, name)]
-            if calls is not None
-            else [Call(linux_calls, f"sys_{name}", name) for name in NAMES]
-        )
+        calls = backend._memory.calls  # type: ignore[attr-defined]  # of the host
+        places = [Call(calls, name, name) for name in NAMES if hasattr(calls, name)]
         for one in made:
             one.restore()
         made.append(SystemFaults(places))
