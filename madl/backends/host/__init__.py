@@ -7,7 +7,32 @@ backend protocol says of it, with offsets in bytes, and raises madl's errors.
 from abc import abstractmethod
 
 from madl.backends.protocol import HugePages, MemoryInfo
-from madl.errors import MissingCapabilityError
+from madl.errors import (
+    BackendCallError,
+    MadlError,
+    MissingCapabilityError,
+    NativeFailure,
+    OutOfMemoryError,
+    OutOfMemoryReport,
+)
+from madl.sizes import format_nbytes
+
+DEVICE = "cpu"
+
+
+def error_of(
+    native: NativeFailure,
+    verb: str,
+    nbytes: int,
+    *,
+    is_refusal: bool,
+    device: str = DEVICE,
+) -> MadlError:
+    """Return the error for a call that failed, for lack of memory or otherwise."""
+    if is_refusal:
+        report = OutOfMemoryReport(device, nbytes, nbytes, native=native)
+        return OutOfMemoryError(report)
+    return BackendCallError(device, f"{verb} {format_nbytes(nbytes)}", native)
 
 
 class HostReservation:

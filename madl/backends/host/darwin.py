@@ -9,6 +9,7 @@ freeing, 8, is that second advice here: it would free nothing, without an error.
 import ctypes
 import mmap
 
+from madl.backends.host import DEVICE
 from madl.backends.host import posix_calls as posix
 from madl.backends.host.posix import (
     MapFlags,
@@ -121,7 +122,7 @@ class DarwinMemory(PosixMemory):
         code = self._statistics(self._host, _HOST_VM_INFO64, place, count)
         if code != _KERN_SUCCESS:
             native = NativeFailure("host_statistics64", code, "kern_return_t")
-            raise BackendCallError(posix.DEVICE, "read what is in use", native)
+            raise BackendCallError(DEVICE, "read what is in use", native)
         pages = found.free + found.inactive + found.purgeable
         return MemoryInfo(total.value, min(pages * mmap.PAGESIZE, total.value))
 

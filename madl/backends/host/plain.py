@@ -10,18 +10,11 @@ import mmap
 import os
 import sys
 
-from madl.backends.host import HostMemory, HostReservation
+from madl.backends.host import DEVICE, HostMemory, HostReservation, error_of
 from madl.backends.protocol import MemoryInfo
-from madl.errors import (
-    BackendCallError,
-    MissingCapabilityError,
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
-from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
+from madl.errors import MissingCapabilityError, NativeFailure
+from madl.sizes import ADDRESS_SPACE_NBYTES
 
-_DEVICE = "cpu"
 _LACK = f"madl has no calls of its own for {sys.platform}"
 
 
@@ -78,14 +71,13 @@ class PlainMemory(HostMemory):
         try:
             mapping = mmap.mmap(-1, nbytes, flags=flags)
         except OverflowError as error:
-            raise _refusal(nbytes, errno.ENOMEM, str(error)) from None
+            native = NativeFailure("mmap.mmap", errno.ENOMEM, str(error))
+            raise error_of(native, "reserve", nbytes, is_refusal=True) from None
         except OSError as error:
             code, text = error.errno or 0, error.strerror or ""
-            if code in (errno.ENOMEM, errno.EAGAIN):
-                raise _refusal(nbytes, code, text) from None
             native = NativeFailure("mmap.mmap", code, text)
-            action = f"reserve {format_nbytes(nbytes)}"
-            raise BackendCallError(_DEVICE, action, native) from None
+            is_refusal = code in (errno.ENOMEM, errno.EAGAIN)
+            raise error_of(native, "reserve", nbytes, is_refusal=is_refusal) from None
         reservation = PlainReservation(mapping, nbytes)
         if self.is_prefaulting:
             ctypes.memset(reservation.address, 0, nbytes)
@@ -113,10 +105,5 @@ def _pages(name: str) -> int:
         return 0
 
 
-def _refusal(nbytes: int, code: int, text: str) -> OutOfMemoryError:
-    native = NativeFailure("mmap.mmap", code, text)
-    return OutOfMemoryError(OutOfMemoryReport(_DEVICE, nbytes, nbytes, native=native))
-
-
 def _lack(what: str, instead: str = "use whole reservations") -> MissingCapabilityError:
-    return MissingCapabilityError(_DEVICE, f"{what} ({_LACK})", instead)
+    return MissingCapabilityError(DEVICE, f"{what} ({_LACK})", instead)

@@ -9,16 +9,10 @@ import mmap
 import os
 from collections.abc import Callable
 
-from madl.errors import (
-    BackendCallError,
-    MadlError,
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
-from madl.sizes import ADDRESS_SPACE_NBYTES, align_up, format_nbytes
+from madl.backends import host
+from madl.errors import BackendCallError, MadlError, NativeFailure
+from madl.sizes import ADDRESS_SPACE_NBYTES, align_up
 
-DEVICE = "cpu"
 ALIGNMENT = 2 << 20
 """Of reservations: the larger page of most processors with OS pages of 4 KiB."""
 
@@ -45,15 +39,13 @@ def error_of(
     nbytes: int,
     *,
     is_refusal: bool = False,
-    device: str = DEVICE,
+    device: str = host.DEVICE,
 ) -> MadlError:
     """Return the error that errno stands for; ENOMEM can be a refusal, or a bug."""
     code = ctypes.get_errno()
     native = NativeFailure(call, code, os.strerror(code))
-    if is_refusal and code in OUT_OF_MEMORY:
-        report = OutOfMemoryReport(device, nbytes, nbytes, native=native)
-        return OutOfMemoryError(report)
-    return BackendCallError(device, f"{verb} {format_nbytes(nbytes)}", native)
+    is_refusal = is_refusal and code in OUT_OF_MEMORY
+    return host.error_of(native, verb, nbytes, is_refusal=is_refusal, device=device)
 
 
 class PosixCalls:

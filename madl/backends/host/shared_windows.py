@@ -11,15 +11,9 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from madl.backends.host import error_of
 from madl.backends.host.windows_calls import OUT_OF_MEMORY
-from madl.errors import (
-    AttachError,
-    BackendCallError,
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
-from madl.sizes import format_nbytes
+from madl.errors import AttachError, BackendCallError, NativeFailure
 
 DEVICE = "shared"
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
@@ -99,11 +93,10 @@ def _map(name: str, start: int, nbytes: int) -> mmap.mmap:
     except (OSError, OverflowError) as error:
         code = getattr(error, "winerror", None) or 0
         native = NativeFailure("CreateFileMapping", code, str(error))
-        if code in OUT_OF_MEMORY or isinstance(error, OverflowError):
-            report = OutOfMemoryReport(DEVICE, nbytes, nbytes, native=native)
-            raise OutOfMemoryError(report) from None
-        action = f"reserve {format_nbytes(nbytes)}"
-        raise BackendCallError(DEVICE, action, native) from None
+        is_refusal = code in OUT_OF_MEMORY or isinstance(error, OverflowError)
+        raise error_of(
+            native, "reserve", nbytes, is_refusal=is_refusal, device=DEVICE
+        ) from None
 
 
 def _open(name: str) -> int:

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Iterator
 from ctypes import byref, sizeof
 
-from madl.backends.host import HostMemory
+from madl.backends.host import DEVICE, HostMemory
 from madl.backends.host import windows_calls as windows
 from madl.backends.host.windows_calls import WindowsCalls
 from madl.backends.host.windows_reservations import (
@@ -57,9 +57,7 @@ class WindowsMemory(HostMemory):
         else:
             self._large_nbytes = page_nbytes
             return
-        raise MissingCapabilityError(
-            windows.DEVICE, missing, f"{instead}leave out huge_pages="
-        )
+        raise MissingCapabilityError(DEVICE, missing, f"{instead}leave out huge_pages=")
 
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
@@ -78,9 +76,7 @@ class WindowsMemory(HostMemory):
         else:
             self.node = node
             return
-        raise MissingCapabilityError(
-            windows.DEVICE, missing, f"{instead}leave out numa_node="
-        )
+        raise MissingCapabilityError(DEVICE, missing, f"{instead}leave out numa_node=")
 
     def reserve(self, nbytes: int) -> WindowsReservation:
         """Take address space."""

@@ -15,14 +15,8 @@ from ctypes import (
 )
 from typing import Any
 
-from madl.errors import (
-    BackendCallError,
-    MadlError,
-    NativeFailure,
-    OutOfMemoryError,
-    OutOfMemoryReport,
-)
-from madl.sizes import format_nbytes
+from madl.backends.host import error_of
+from madl.errors import MadlError, NativeFailure
 
 MEM_COMMIT, MEM_RESERVE, MEM_DECOMMIT, MEM_RELEASE = 0x1000, 0x2000, 0x4000, 0x8000
 MEM_LARGE_PAGES = 0x20000000
@@ -37,7 +31,6 @@ ERROR_INVALID_PARAMETER, ERROR_NOT_ALL_ASSIGNED = 87, 1300
 # PAGEFILE_QUOTA, COMMITMENT_LIMIT, NOT_ENOUGH_QUOTA (a job's limit)
 OUT_OF_MEMORY = frozenset({8, 14, 1450, 1453, 1454, 1455, 1816})
 NO_REFUSAL: frozenset[int] = frozenset()
-DEVICE = "cpu"
 
 JOB_EXTENDED_LIMITS, JOB_MEMORY_USAGE = 9, 28  # of JOBOBJECTINFOCLASS
 JOB_LIMIT_PROCESS_MEMORY, JOB_LIMIT_JOB_MEMORY = 0x100, 0x200
@@ -240,10 +233,7 @@ class WindowsCalls:
         ``refusals`` are the codes by which this call says that it has no memory.
         """
         native = self.failure(function)
-        if native.code in refusals:
-            report = OutOfMemoryReport(DEVICE, nbytes, nbytes, native=native)
-            return OutOfMemoryError(report)
-        return BackendCallError(DEVICE, f"{verb} {format_nbytes(nbytes)}", native)
+        return error_of(native, verb, nbytes, is_refusal=native.code in refusals)
 
     def _text(self, code: int) -> str:
         # ctypes.FormatError would do, but it exists on Windows only.
