@@ -44,13 +44,6 @@ class Opener(Protocol):
         """Return a backend for a device."""
 
 
-class ArrayOwner(Protocol):
-    """The module of a kind in whose memory arrays of other libraries may lie."""
-
-    def wrap_array(self, array: object) -> ArrayPlace:
-        """Return where an array in memory of this kind lies."""
-
-
 class PluginState(NamedTuple):
     """What is known of a plugin once it was imported."""
 
@@ -148,7 +141,8 @@ def wrap_array(array: object) -> ArrayPlace | None:
     kind = _kind_of_array(array)
     if kind is None:
         return None
-    return cast("ArrayOwner", import_module(BUILT_IN[kind])).wrap_array(array)
+    place: ArrayPlace = import_module(BUILT_IN[kind]).wrap_array(array)
+    return place
 
 
 def plugin_states() -> tuple[PluginState, ...]:
