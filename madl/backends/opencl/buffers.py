@@ -57,6 +57,9 @@ class Buffers:
         self._context = context
         self._queue = queue
         self._on_host = bool(device.type & cl.device_type.CPU)
+        self._flags = cl.mem_flags.READ_WRITE
+        if self._on_host:
+            self._flags |= cl.mem_flags.ALLOC_HOST_PTR
         self.alignment: int = max(device.mem_base_addr_align // 8, 1)
         # By the id of a buffer, then by offset and bytes: a part depends on nothing
         # else, so any block at the same place can use it.
@@ -65,7 +68,7 @@ class Buffers:
     def reserve(self, nbytes: int) -> Reservation:
         """Make a buffer."""
         calls = self._calls
-        buffer = calls.create_buffer(self._context, nbytes, on_host=self._on_host)
+        buffer = calls.create_buffer(self._context, self._flags, nbytes)
         if not self._on_host:
             try:
                 zeros = bytes(min(nbytes, 4))

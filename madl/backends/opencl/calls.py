@@ -37,29 +37,13 @@ class OpenclCalls:
         """What each call raises when it fails."""
         # pyopencl's own, by the names at which a test lets them fail.
         self.create_queue = self._cl.CommandQueue
+        self.create_buffer = self._cl.Buffer
+        self.create_managed = self._cl.SVMAllocation
         self.managed_part = self._cl.SVM
         self.copy = self._cl.enqueue_copy
         self.fill_buffer = self._cl.enqueue_fill_buffer
         self.fill_managed = self._cl.enqueue_svm_memfill
         self.mark = self._cl.enqueue_marker
-
-    def create_buffer(
-        self, context: "cl.Context", nbytes: int, *, on_host: bool
-    ) -> "cl.Buffer":
-        """Return a new buffer; ``on_host`` has the host's memory taken now."""
-        flags = self._cl.mem_flags.READ_WRITE
-        if on_host:
-            flags |= self._cl.mem_flags.ALLOC_HOST_PTR
-        return self._cl.Buffer(context, flags, nbytes)
-
-    def create_managed(
-        self, context: "cl.Context", nbytes: int, *, fine: bool
-    ) -> "cl.SVMAllocation":
-        """Return new memory at one address for host and device."""
-        flags = self._cl.svm_mem_flags.READ_WRITE
-        if fine:
-            flags |= self._cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
-        return self._cl.SVMAllocation(context, nbytes, 0, flags)
 
     def release(self, native: "cl.Buffer | cl.SVMAllocation") -> None:
         """Release a buffer or managed memory."""

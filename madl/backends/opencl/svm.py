@@ -39,17 +39,20 @@ class ManagedMemory:
     def __init__(
         self, calls: OpenclCalls, context: "cl.Context", *, fine: bool
     ) -> None:
+        import pyopencl as cl
+
         self._calls = calls
         self._context = context
-        self._fine = fine
+        self._flags = cl.svm_mem_flags.READ_WRITE
         self.capabilities = Capability.VIEW | Capability.MANAGED
         if fine:
+            self._flags |= cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
             self.capabilities |= Capability.HOST_ACCESS
 
     def reserve(self, nbytes: int) -> Reservation:
         """Take memory; drivers do it when they are asked."""
         taken = self._calls.create_managed(
-            self._context, nbytes + ALIGNMENT_NBYTES, fine=self._fine
+            self._context, nbytes + ALIGNMENT_NBYTES, 0, self._flags
         )
         address = -(-taken.svm_ptr // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
         return Reservation(taken, nbytes, address)
