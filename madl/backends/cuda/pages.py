@@ -25,7 +25,6 @@ class CudaPages:
     """What the driver does for reservations whose pages are committed on demand."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self.device = device
         self.calls = device.calls
         driver = self.calls.driver
         self._properties = driver.CUmemAllocationProp()

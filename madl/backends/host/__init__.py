@@ -35,6 +35,13 @@ def error_of(
     return BackendCallError(device, f"{verb} {format_nbytes(nbytes)}", native)
 
 
+def cannot_choose(
+    option: str, missing: str, instead: str = ""
+) -> MissingCapabilityError:
+    """Return the error for an option of a pool that this system cannot do."""
+    return MissingCapabilityError(DEVICE, missing, f"{instead}leave out {option}=")
+
+
 class HostReservation:
     """A range of addresses, as its operating system's module keeps it."""
 
@@ -97,9 +104,7 @@ class HostMemory:
     def choose_pages(self, page_nbytes: int, *, huge: HugePages) -> None:
         """As ``HugePageBackend.choose_pages``."""
         if huge:
-            raise MissingCapabilityError(
-                "cpu", self.huge_pages, "leave out huge_pages="
-            )
+            raise cannot_choose("huge_pages", self.huge_pages)
 
     def choose_prefault(self, *, prefault: bool) -> None:
         """As ``PrefaultBackend.choose_prefault``."""
@@ -108,8 +113,7 @@ class HostMemory:
     def choose_node(self, node: int | None) -> None:
         """As ``NumaBackend.choose_node``."""
         if node is not None and self.numa_refusal:
-            missing = f"NUMA nodes ({self.numa_refusal})"
-            raise MissingCapabilityError("cpu", missing, "leave out numa_node=")
+            raise cannot_choose("numa_node", f"NUMA nodes ({self.numa_refusal})")
 
     def choose_guard_pages(self) -> None:
         """As ``GuardPagesBackend.choose_guard_pages``."""

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from madl.backends.host import cannot_choose, proc
 from madl.backends.host import linux_calls as calls
-from madl.backends.host import proc
 from madl.backends.host.linux_calls import ALIGNMENT
 from madl.backends.host.linux_reservations import (
     Choices,
@@ -21,7 +21,7 @@ from madl.backends.host.linux_reservations import (
     StrictReservation,
 )
 from madl.backends.protocol import HugePages, MemoryInfo
-from madl.errors import MissingCapabilityError, NativeFailure, OutOfMemoryError
+from madl.errors import NativeFailure, OutOfMemoryError
 from madl.sizes import format_nbytes
 
 _LOCKING = "mlockall makes all of a lazy reservation resident"
@@ -159,16 +159,17 @@ def _explicit_nbytes_for(page_nbytes: int) -> int:
     Raises:
         MissingCapabilityError: None can be had, or they fit no page of the pool.
     """
-    huge_nbytes = proc.check_explicit(page_nbytes)
+    huge_nbytes = proc.explicit_page_nbytes()
+    proc.check_huge(page_nbytes, huge_nbytes, "explicit huge pages")
     if calls.map_explicit(0, huge_nbytes):
         return huge_nbytes
     code = ctypes.get_errno()
     native = NativeFailure("mmap", code, os.strerror(code))
     size, stock = format_nbytes(huge_nbytes), proc.explicit_stock()
-    raise MissingCapabilityError(
-        "cpu",
+    raise cannot_choose(
+        "huge_pages",
         f"explicit huge pages of {size} ({native}; {stock})",
-        "set more aside with 'sysctl vm.nr_hugepages=N', or leave out huge_pages=",
+        "set more aside with 'sysctl vm.nr_hugepages=N', or ",
     )
 
 

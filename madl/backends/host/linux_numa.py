@@ -9,8 +9,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from madl.backends.host import cannot_choose
 from madl.backends.host import linux_calls as calls
-from madl.errors import MissingCapabilityError, NativeFailure
+from madl.errors import NativeFailure
 
 _NODES = Path("/sys/devices/system/node")
 _PREFERRED = 1  # MPOL_PREFERRED: another node's memory rather than none
@@ -71,11 +72,8 @@ def prefer_from_now_on(node: int) -> partial[bool]:
     if is_known:
         return partial(prefer, node)
     native = NativeFailure("mbind", code, os.strerror(code))
-    raise MissingCapabilityError(
-        "cpu",
-        f"NUMA node {node} ({native})",
-        f"one of {_online()}, or leave out numa_node=",
-    )
+    missing = f"NUMA node {node} ({native})"
+    raise cannot_choose("numa_node", missing, f"one of {_online()}, or ")
 
 
 def _online() -> str:

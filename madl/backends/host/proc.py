@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, getrlimit
 
+from madl.backends.host import cannot_choose
 from madl.backends.protocol import MemoryInfo
-from madl.errors import MissingCapabilityError
 from madl.sizes import format_nbytes
 
 _PROC = Path("/proc")
@@ -74,22 +74,18 @@ def explicit_stock() -> str:
     return f"{counts.get('Free', 0)} of {counts.get('Total', 0)} free"
 
 
-def check_explicit(page_nbytes: int) -> int:
-    """Return the size of huge pages that are set aside.
+def check_huge(page_nbytes: int, huge_nbytes: int, what: str) -> None:
+    """Raise where pages of a pool cannot be made of huge ones.
 
     Raises:
         MissingCapabilityError: The kernel has none, or they do not fit.
     """
-    huge_nbytes = explicit_page_nbytes()
-    size, page = format_nbytes(huge_nbytes), format_nbytes(page_nbytes)
     if huge_nbytes == 0:
-        missing, instead = "explicit huge pages in this kernel", ""
-    elif page_nbytes % huge_nbytes:
-        missing = f"explicit huge pages for pages of {page}, no multiple of {size}"
-        instead = f"page_size='{size}', or "
-    else:
-        return huge_nbytes
-    raise MissingCapabilityError("cpu", missing, f"{instead}leave out huge_pages=")
+        raise cannot_choose("huge_pages", f"{what} in this kernel")
+    size, page = format_nbytes(huge_nbytes), format_nbytes(page_nbytes)
+    if page_nbytes % huge_nbytes:
+        missing = f"{what} for pages of {page}, no multiple of {size}"
+        raise cannot_choose("huge_pages", missing, f"page_size='{size}', or ")
 
 
 def choose_huge(
@@ -103,21 +99,17 @@ def choose_huge(
         MissingCapabilityError: They were asked for and cannot be had.
     """
     huge_nbytes = huge_page_nbytes()
-    fits = huge_nbytes > 0 and page_nbytes % huge_nbytes == 0
     if not wanted:
+        fits = huge_nbytes > 0 and page_nbytes % huge_nbytes == 0
         return fits and wanted is None
-    size, page = format_nbytes(huge_nbytes), format_nbytes(page_nbytes)
-    if huge_nbytes == 0:
-        missing, instead = "huge pages in this kernel", ""
-    elif not fits:
-        missing = f"huge pages for pages of {page}, no multiple of {size}"
-        instead = f"page_size='{size}', or "
-    elif modes_matter and huge_page_mode() == "never":
+    check_huge(page_nbytes, huge_nbytes, "huge pages")
+    if modes_matter and huge_page_mode() == "never":
+        size = format_nbytes(huge_nbytes)
         missing = f"huge pages of {size} while transparent_hugepage is 'never'"
-        instead = "ask for 'madvise' in that setting, or "
-    else:
-        return True
-    raise MissingCapabilityError("cpu", missing, f"{instead}leave out huge_pages=")
+        raise cannot_choose(
+            "huge_pages", missing, "ask for 'madvise' in that setting, or "
+        )
+    return True
 
 
 def huge_page_mode() -> str:

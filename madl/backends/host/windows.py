@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Iterator
 from ctypes import byref, sizeof
 
-from madl.backends.host import DEVICE, HostMemory
+from madl.backends.host import HostMemory, cannot_choose
 from madl.backends.host import windows_calls as windows
 from madl.backends.host.windows_calls import WindowsCalls
 from madl.backends.host.windows_reservations import (
@@ -17,7 +17,7 @@ from madl.backends.host.windows_reservations import (
     reserve_small,
 )
 from madl.backends.protocol import HugePages, MemoryInfo
-from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
+from madl.errors import BackendCallError, OutOfMemoryError
 from madl.sizes import format_nbytes
 
 _PRIVILEGE = "SeLockMemoryPrivilege"
@@ -44,39 +44,32 @@ class WindowsMemory(HostMemory):
         They are never paged out, and only a user whom the
         administrator trusts may have them.
         """
-        if not huge:
-            self._large_nbytes = 0
-            return
-        large = format_nbytes(self.huge_page_nbytes)
+        if huge:
+            self._check_large(page_nbytes)
+        self._large_nbytes = page_nbytes if huge else 0
+
+    def _check_large(self, page_nbytes: int) -> None:
+        option = "huge_pages"
         if self.huge_page_nbytes == 0 or page_nbytes % self.huge_page_nbytes:
             missing = f"huge pages for pages of {format_nbytes(page_nbytes)}"
+            large = format_nbytes(self.huge_page_nbytes)
             instead = f"page_size='{large}', or " if self.huge_page_nbytes else ""
-        elif refusal := self._large_page_refusal():
-            missing = f"huge pages ({refusal})"
+            raise cannot_choose(option, missing, instead)
+        if refusal := self._large_page_refusal():
             instead = "grant the right to lock pages in memory and sign in again, or "
-        else:
-            self._large_nbytes = page_nbytes
-            return
-        raise MissingCapabilityError(DEVICE, missing, f"{instead}leave out huge_pages=")
+            raise cannot_choose(option, f"huge pages ({refusal})", instead)
 
     def choose_node(self, node: int | None) -> None:
         """Take memory of one NUMA node from now on, while it has any."""
-        highest = ctypes.c_uint32()
-        if node is None:
-            self.node = None
-            return
-        if self.numa_refusal:
-            missing, instead = f"NUMA nodes ({self.numa_refusal})", ""
-        elif not self._calls["GetNumaHighestNodeNumber"](byref(highest)):
-            failure = self._calls.failure("GetNumaHighestNodeNumber")
-            missing, instead = f"NUMA nodes ({failure})", ""
-        elif node > highest.value:
+        super().choose_node(node)
+        highest, ask = ctypes.c_uint32(), "GetNumaHighestNodeNumber"
+        if node is not None and not self._calls[ask](byref(highest)):
+            missing = f"NUMA nodes ({self._calls.failure(ask)})"
+            raise cannot_choose("numa_node", missing)
+        if node is not None and node > highest.value:
             missing = f"NUMA node {node}; the highest is {highest.value}"
-            instead = f"numa_node={highest.value}, or "
-        else:
-            self.node = node
-            return
-        raise MissingCapabilityError(DEVICE, missing, f"{instead}leave out numa_node=")
+            raise cannot_choose("numa_node", missing, f"numa_node={highest.value}, or ")
+        self.node = node
 
     def reserve(self, nbytes: int) -> WindowsReservation:
         """Take address space."""

@@ -23,7 +23,7 @@ _LARGE_COMMIT = (
 _TO_PLACEHOLDER = windows.MEM_RELEASE | windows.MEM_PRESERVE_PLACEHOLDER
 
 
-class _Reservation(HostReservation):
+class WindowsReservation(HostReservation):
     """A range of addresses."""
 
     def __init__(self, calls: WindowsCalls, address: int, nbytes: int) -> None:
@@ -36,7 +36,7 @@ class _Reservation(HostReservation):
             raise self._calls.error("VirtualFree", verb, nbytes or self.nbytes)
 
 
-class SmallReservation(_Reservation):
+class SmallReservation(WindowsReservation):
     """Address space that OS pages are committed in."""
 
     is_prefaulting = False
@@ -75,7 +75,7 @@ class SmallReservation(_Reservation):
         self._free(0, 0, windows.MEM_RELEASE, "release")
 
 
-class LargeReservation(_Reservation):
+class LargeReservation(WindowsReservation):
     """Address space of which each page is replaced by large OS pages of its own.
 
     Large pages cannot be committed inside a reservation, but they can take the place
@@ -138,9 +138,6 @@ class LargeReservation(_Reservation):
         start = self._starts[index - 1]
         self._free(start, offset - start, _TO_PLACEHOLDER, "split")
         self._starts.insert(index, offset)
-
-
-WindowsReservation = SmallReservation | LargeReservation
 
 
 def reserve_small(
