@@ -9,7 +9,12 @@ is taken from the driver is an option of the backend, since it is the same memor
 from collections.abc import Iterable
 from typing import cast
 
-from madl.backends.cuda.calls import KINDS, CudaCalls, device_count
+from madl.backends.cuda.calls import (
+    KINDS,
+    OLDEST_VERSION,
+    CudaCalls,
+    device_count,
+)
 from madl.backends.cuda.copies import WORK, CudaWork
 from madl.backends.cuda.device import (
     CONCURRENT_MANAGED_ACCESS,
@@ -22,6 +27,7 @@ from madl.backends.cuda.interop import CudaExchange
 from madl.backends.cuda.interop import wrap_array as wrap_array
 from madl.backends.cuda.pages import CudaPages, PagedReservation
 from madl.backends.cuda.segments import SORTS, SegmentReservation
+from madl.backends.cuda.streams import NO_TIMING
 from madl.backends.kept import foreign
 from madl.backends.protocol import Capability, MemoryInfo, Reservation
 from madl.errors import BackendNotFoundError, MadlError, MissingCapabilityError
@@ -36,11 +42,6 @@ SEGMENT_ALIGNMENT = 512
 """What the driver aligns memory in one piece to."""
 
 MEMORIES = ("pages", *SORTS)
-
-_DRIVER_VERSION = 12000
-"""Of the functions' signatures: CUDA 12.0, the oldest that madl works with."""
-
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 class CudaBackend(CudaWork, CudaExchange):
@@ -244,13 +245,13 @@ class CudaBackend(CudaWork, CudaExchange):
         For C code that commits pages of the device without Python.
         """
         assert self._pages is not None, "the backend was made with memory='pages'"
-        call, version = self._device.calls.call, _DRIVER_VERSION
+        call, version = self._device.calls.call, OLDEST_VERSION
         found = [
             call(f"find {name}", "cuGetProcAddress", name.encode(), version, 0)[0]
             for name in functions
         ]
         with self._device.current():
-            event = call("make an event", "cuEventCreate", _NO_TIMING)
+            event = call("make an event", "cuEventCreate", NO_TIMING)
         handles = {"context": int(self._device.context), "event": int(event)}
         return found, handles | self._pages.pointers()
 

@@ -24,10 +24,10 @@ from madl.errors import (
 KINDS = ("cuda", "cuda_managed", "cuda_pinned")
 
 OLDEST_VERSION = 12000
-"""CUDA 12.0, the oldest driver that cuda-bindings finds its calls in."""
+"""CUDA 12.0: cuda-bindings finds its calls in it, and C has its signatures."""
 
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, DEINITIALIZED = 0, 2, 3, 4
-NOT_SUPPORTED, NOT_READY, CAPTURED = 801, 600, 907
+NOT_READY, CAPTURED = 600, 907
 _NOT_FOUND, _UNKNOWN = 500, 999
 
 _BROKEN = frozenset((214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721))
@@ -185,8 +185,8 @@ def _open_driver(device: str) -> ModuleType:
     if version < OLDEST_VERSION:
         raise _not_found(
             device,
-            f"the driver is for CUDA {_shown(version)}, madl needs "
-            f"{_shown(OLDEST_VERSION)} or later; update the driver",
+            f"the driver is for CUDA {version_text(version)}, madl needs "
+            f"{version_text(OLDEST_VERSION)} or later; update the driver",
         )
     if not _processes:
         _processes.append(os.getpid())
@@ -204,7 +204,8 @@ def _text(driver: ModuleType, status: int) -> str:
     return ": ".join(words) or known.name
 
 
-def _shown(version: int) -> str:
+def version_text(version: int) -> str:
+    """Return a version of CUDA as people write it."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 

@@ -21,7 +21,6 @@ WORK = (
 )
 """What ``CudaWork`` has the methods for."""
 
-_LEGACY = 1
 _MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _BY_THE_CPU = Capability.PINNED | Capability.MANAGED
 _ANY = "cuMemcpyAsync"
@@ -140,7 +139,7 @@ class CudaWork(CudaStreams):
         """
         if self.capabilities & _BY_THE_CPU:
             return None
-        handle = _LEGACY if stream is None else handle_of(stream)
+        handle = handle_of(stream)
         if self._knows(_address_of(host)) or self.is_capturing(handle):
             return None
         return Staging(
@@ -180,7 +179,7 @@ class CudaWork(CudaStreams):
         nbytes = arguments[-1]
         if nbytes == 0:
             return
-        handle = _LEGACY if stream is None else handle_of(stream)
+        handle = handle_of(stream)
         action = f"{'fill' if 'set' in function else 'copy'} {nbytes} bytes"
         calls = self._device.calls
         with self._device.current():

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from madl.backends.cuda.calls import CudaCalls
+from madl.backends.cuda.calls import CudaCalls, version_text
 from madl.backends.protocol import MemoryInfo
 from madl.sizes import format_nbytes
 
@@ -116,5 +116,5 @@ class CudaDevice:
             "name": name.decode(errors="replace").strip("\0 "),
             "device memory": format_nbytes(int(total)),
             "compute capability": f"{major}.{minor}",
-            "driver": f"for CUDA {version // 1000}.{version % 1000 // 10}",
+            "driver": f"for CUDA {version_text(version)}",
         }

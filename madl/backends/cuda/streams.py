@@ -7,7 +7,7 @@ from madl.backends.cuda.calls import CAPTURED, NOT_READY, SUCCESS
 from madl.backends.cuda.device import CudaDevice
 
 _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING: without it a record costs more
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING: without it a record costs more
 _MAKERS = (
     "an int handle or a stream of cuda.core, cuda.bindings, CuPy, PyTorch or Numba"
 )
@@ -119,7 +119,7 @@ class CudaStreams:
         try:
             handle = self._spare.pop()
         except IndexError:
-            handle = self._calls.call("make an event", "cuEventCreate", _NO_TIMING)
+            handle = self._calls.call("make an event", "cuEventCreate", NO_TIMING)
         return CudaEvent(handle, self._spare)
 
     def is_done(self, event: object) -> bool:
