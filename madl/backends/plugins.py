@@ -8,7 +8,7 @@ invalid hook is an error of that plugin alone.
 from collections.abc import Callable, Container, Iterator
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from madl import settings
@@ -111,7 +111,9 @@ def _find_claims(*, is_automatic: bool) -> Iterator[Claim]:
     for entry in entry_points(group=GROUP):
         if is_automatic or entry.value in modules:
             installed.add((entry.value, entry.name))
-            yield Claim(entry.name, _origin(entry), entry.value, entry.load)
+            package = entry.dist
+            origin = f"{package.name} {package.version}" if package else "unknown"
+            yield Claim(entry.name, origin, entry.value, entry.load)
     for module, kind in named:
         if (module, kind) not in installed:
             yield Claim(kind, NAMED, module, partial(import_module, module))
@@ -124,7 +126,3 @@ def _named() -> Iterator[tuple[str, str]]:
         if module:
             last = module.rpartition(".")[2].removeprefix("madl_")
             yield module.strip(), kind.strip() or last
-
-
-def _origin(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"

@@ -151,12 +151,10 @@ def _manager_class() -> Any:  # noqa: ANN401  # Numba has no types here
     return type("PoolManager", (_Manager, base), {"_cuda": cuda})
 
 
-def _find(name: str) -> object:
-    """Return the memory manager under the name that Numba looks it up by."""
-    if name == "_numba_memory_manager":
-        return _manager_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
-    __getattr__ = _find
+
+    def __getattr__(name: str) -> object:
+        """Return the memory manager under the name that Numba looks it up by."""
+        if name == "_numba_memory_manager":
+            return _manager_class()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
