@@ -1,0 +1,3 @@
+"""The former path of ``madl.diagnostics.torch.models``."""
+
+from madl.diagnostics.torch.models import AllocatorSettings as AllocatorSettings
