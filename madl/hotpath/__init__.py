@@ -24,7 +24,7 @@ HOW_TO_COMPILE = (
 if TYPE_CHECKING:
     from typing import Any
 
-    from madl.hotpath.fallback.pool import (
+    from madl.hotpath.fallback import (
         Bins,
         Block,
         HotPool,
@@ -59,8 +59,8 @@ else:
         Block = int  # the compiled body passes addresses of its records around
         IS_COMPILED = True
     except ImportError:
-        from madl.hotpath.fallback import pool as _body
-        from madl.hotpath.fallback.pool import Block
+        from madl.hotpath import fallback as _body
+        from madl.hotpath.fallback import Block
         from madl.hotpath.shared import HotArena
 
     try:

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from madl.testing.case import required_kinds
     from madl.testing.conformance import BackendConformance
-    from madl.testing.fake_bytes import FakeEvent, FakeStream, MisuseError
-    from madl.testing.fakes import Failure, FakeBackend, FakeView, Fault
+    from madl.testing.fakes import (
+        Failure,
+        FakeBackend,
+        FakeEvent,
+        FakeStream,
+        FakeView,
+        Fault,
+        MisuseError,
+    )
     from madl.testing.leaks import LeakWatch
 
 # As in madl itself: pytest imports this package to find its plugin, in every run.
@@ -20,12 +27,12 @@ _HOMES = {
     "BackendConformance": "conformance",
     "Failure": "fakes",
     "FakeBackend": "fakes",
-    "FakeEvent": "fake_bytes",
-    "FakeStream": "fake_bytes",
+    "FakeEvent": "fakes",
+    "FakeStream": "fakes",
     "FakeView": "fakes",
     "Fault": "fakes",
     "LeakWatch": "leaks",
-    "MisuseError": "fake_bytes",
+    "MisuseError": "fakes",
     "required_kinds": "case",
 }
 

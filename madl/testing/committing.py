@@ -6,7 +6,7 @@ from madl.backends.protocol import Capability, Reservation
 from madl.errors import OutOfMemoryError
 from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
 from madl.testing.case import BackendCase
-from madl.testing.workbench import Workbench, assert_bytes, pattern
+from madl.testing.workbench import Workbench, pattern
 
 _MOST_ADDRESSES = 1 << 60
 _PLENTY_OF_ADDRESSES = ADDRESS_SPACE_NBYTES // 4
@@ -26,7 +26,7 @@ class CommitTests(BackendCase):
     def test_a_reservation_of_addresses_takes_no_memory(self) -> None:
         with self.workbench(Capability.COMMIT) as bench:
             before = bench.available_nbytes()
-            nbytes = _whole(bench, min(before, _PLENTY_OF_ADDRESSES))
+            nbytes = bench.whole(min(before, _PLENTY_OF_ADDRESSES))
             bench.reserve(nbytes)
             after = bench.available_nbytes()
             assert before - after <= nbytes // 2, (
@@ -58,10 +58,8 @@ class CommitTests(BackendCase):
             bench.commit(reservation, unit, unit)
             bench.write(reservation, unit, pattern(unit, 1))
             for part in (0, 1, 2):
-                found = bench.read(reservation, part * unit, unit)
-                assert_bytes(
-                    found, pattern(unit, part), f"part {part} of 3, after a decommit"
-                )
+                what = f"part {part} of 3, after a decommit"
+                bench.assert_holds(reservation, part * unit, pattern(unit, part), what)
 
     def test_a_release_needs_no_decommit(self) -> None:
         with self.workbench(Capability.COMMIT) as bench:
@@ -103,7 +101,7 @@ class CommitTests(BackendCase):
 
     def test_a_refused_commit_changes_nothing(self) -> None:
         with self.workbench(Capability.COMMIT) as bench:
-            nbytes = _whole(bench, 4 * bench.backend.memory_info().total_nbytes)
+            nbytes = bench.whole(4 * bench.backend.memory_info().total_nbytes)
             try:
                 reservation = bench.reserve(nbytes)
             except OutOfMemoryError as error:
@@ -162,15 +160,13 @@ class RemapTests(BackendCase):
                 bench.write(reservation, part * unit, pattern(unit, part))
             bench.backend.remap(reservation, unit, 4 * unit, unit)
             for part in (0, 2):
-                found = bench.read(reservation, part * unit, unit)
-                assert_bytes(
-                    found, pattern(unit, part), f"part {part} of 3, after a remap"
-                )
+                what = f"part {part} of 3, after a remap"
+                bench.assert_holds(reservation, part * unit, pattern(unit, part), what)
 
     def test_moving_takes_no_new_memory(self) -> None:
         with self.workbench(Capability.REMAP) as bench:
             nbytes = bench.large_nbytes(self.most_nbytes)
-            nbytes = _whole(bench, min(nbytes, _PLENTY_OF_ADDRESSES // 2))
+            nbytes = bench.whole(min(nbytes, _PLENTY_OF_ADDRESSES // 2))
             reservation = bench.reserve(2 * nbytes)
             bench.commit(reservation, 0, nbytes)
             try:
@@ -208,24 +204,18 @@ def use(bench: Workbench, reservation: Reservation, offset: int, nbytes: int) ->
     for start in (offset, offset + nbytes - piece):
         data = pattern(piece, start)
         bench.write(reservation, start, data)
-        assert_bytes(
-            bench.read(reservation, start, piece), data, f"offset {start}, committed"
-        )
-
-
-def _whole(bench: Workbench, nbytes: int) -> int:
-    return max(nbytes // bench.unit, 1) * bench.unit
+        bench.assert_holds(reservation, start, data, f"offset {start}, committed")
 
 
 def _most_addresses(bench: Workbench) -> int:
     """Return what can be reserved, twice which cannot: two of it are too much."""
-    nbytes = _whole(bench, bench.backend.memory_info().total_nbytes)
+    nbytes = bench.whole(bench.backend.memory_info().total_nbytes)
     while nbytes > bench.unit:
         try:
             bench.release(bench.reserve(nbytes))
             break
         except OutOfMemoryError:
-            nbytes = _whole(bench, nbytes // 2)
+            nbytes = bench.whole(nbytes // 2)
     while nbytes < _MOST_ADDRESSES:
         try:
             bench.release(bench.reserve(2 * nbytes))

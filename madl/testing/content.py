@@ -14,10 +14,8 @@ class HostAccessTests(BackendCase):
     def test_every_byte_is_readable_and_writable(self) -> None:
         with self.workbench(Capability.HOST_ACCESS) as bench:
             nbytes = 3 * bench.unit
-            reservation = bench.usable(nbytes)
-            data = pattern(nbytes, 1)
-            bench.write(reservation, 0, data)
-            assert_bytes(bench.read(reservation, 0, nbytes), data, "by the CPU")
+            reservation, data = bench.written(nbytes)
+            bench.assert_holds(reservation, 0, data, "by the CPU")
 
     def test_memory_that_host_and_device_share_has_an_address(self) -> None:
         with self.workbench() as bench:
@@ -31,11 +29,8 @@ class HostAccessTests(BackendCase):
             for seed, reservation in enumerate(held):
                 bench.write(reservation, 0, pattern(bench.unit, seed))
             for seed, reservation in enumerate(held):
-                assert_bytes(
-                    bench.read(reservation, 0, bench.unit),
-                    pattern(bench.unit, seed),
-                    f"reservation {seed} of 8, after all were written",
-                )
+                what = f"reservation {seed} of 8, after all were written"
+                bench.assert_holds(reservation, 0, pattern(bench.unit, seed), what)
 
 
 class ZeroWhenNewTests(BackendCase):
@@ -46,8 +41,8 @@ class ZeroWhenNewTests(BackendCase):
             nbytes = 4 * bench.unit
             for number in range(3):
                 reservation = bench.usable(nbytes)
-                found = bench.read(reservation, 0, nbytes)
-                assert_bytes(found, bytes(nbytes), f"reservation {number}, unwritten")
+                what = f"reservation {number}, unwritten"
+                bench.assert_holds(reservation, 0, bytes(nbytes), what)
                 bench.write(reservation, 0, pattern(nbytes, number))
                 bench.release(reservation)
 
@@ -71,8 +66,7 @@ class FillTests(BackendCase):
                 bench.backend.fill(reservation, offset, count, value)
                 expected[offset : offset + count] = bytes([value]) * count
             if bench.has_content:
-                found = bench.read(reservation, 0, nbytes)
-                assert_bytes(found, bytes(expected), "after four fills")
+                bench.assert_holds(reservation, 0, expected, "after four fills")
 
 
 class ViewTests(BackendCase):

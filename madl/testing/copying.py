@@ -51,19 +51,16 @@ class CopyTests(BackendCase):
     def test_bytes_move_inside_the_device(self) -> None:
         with self.workbench(Capability.COPY) as bench:
             nbytes = 2 * bench.unit
-            source, target = bench.usable(nbytes), bench.usable(nbytes)
-            data = pattern(nbytes, 1)
-            bench.write(source, 0, data)
+            source, data = bench.written(nbytes)
+            target = bench.usable(nbytes)
             bench.write(target, 0, bytes(nbytes))
             bench.backend.copy_inside(source, 5, target, ODD_OFFSET, ODD_NBYTES)
             bench.backend.copy_inside(target, ODD_OFFSET, target, 3, 512)
             expected = bytearray(nbytes)
             expected[ODD_OFFSET : ODD_OFFSET + ODD_NBYTES] = data[5 : 5 + ODD_NBYTES]
             expected[3:515] = data[5:517]
-            assert_bytes(
-                bench.read(target, 0, nbytes), bytes(expected), "copied inside"
-            )
-            assert_bytes(bench.read(source, 0, nbytes), data, "the source of a copy")
+            bench.assert_holds(target, 0, expected, "copied inside")
+            bench.assert_holds(source, 0, data, "the source of a copy")
 
 
 class PeerCopyTests(BackendCase):
@@ -74,16 +71,14 @@ class PeerCopyTests(BackendCase):
             if not bench.backend.reaches(other.backend):
                 raise SkipTest("it does not reach another backend of its own kind")
             nbytes = 2 * bench.unit
-            source, target = other.usable(nbytes), bench.usable(nbytes)
-            data, expected = pattern(nbytes, 1), bytearray(pattern(nbytes, 2))
-            other.write(source, 0, data)
+            source, data = other.written(nbytes)
+            target, expected = bench.usable(nbytes), bytearray(pattern(nbytes, 2))
             bench.write(target, 0, bytes(expected))
             bench.backend.copy_from_device(
                 other.backend, source, 5, target, ODD_OFFSET, ODD_NBYTES
             )
             expected[ODD_OFFSET : ODD_OFFSET + ODD_NBYTES] = data[5 : 5 + ODD_NBYTES]
-            found = bench.read(target, 0, nbytes)
-            assert_bytes(found, bytes(expected), "copied from another backend")
+            bench.assert_holds(target, 0, expected, "copied from another backend")
 
     def test_it_says_which_backends_it_reaches(self) -> None:
         with self.workbench(Capability.PEER_COPY) as bench:
@@ -106,5 +101,4 @@ class StagedCopyTests(BackendCase):
             registry.open_device(staged.device)
             bench.backend.copy_from_host(reservation, 0, host, stream=staged.stream)
             staged.finish()
-            found = bench.read(reservation, 0, bench.unit)
-            assert_bytes(found, data, "after finish()")
+            bench.assert_holds(reservation, 0, data, "after finish()")

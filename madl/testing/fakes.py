@@ -1,13 +1,28 @@
-"""A fake backend: it injects faults, and checks how its caller uses the protocol."""
+"""A fake backend: it injects faults, and checks how its caller uses the protocol.
+
+It has offsets only, or content too: bytes, copies, and streams whose work is done when
+it is waited for.
+"""
 
 import contextlib
+import ctypes
 import dataclasses
 import enum
-from collections.abc import Iterator
+import functools
+import mmap
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from madl.backends.kept import foreign
-from madl.backends.protocol import Capability, HugePages, MemoryInfo, Reservation
+from madl.backends.protocol import (
+    Backend,
+    Capability,
+    HugePages,
+    MemoryInfo,
+    Reservation,
+    Staging,
+)
 from madl.errors import (
     BackendCallError,
     MissingCapabilityError,
@@ -15,7 +30,7 @@ from madl.errors import (
     OutOfMemoryError,
     OutOfMemoryReport,
 )
-from madl.testing.fake_bytes import FakeBytes, MisuseError
+from madl.hotpath.reentrancy import living
 
 GRANULARITY = 4096
 ALIGNMENT = 65536
@@ -23,7 +38,63 @@ ALIGNMENT = 65536
 ADDRESSES_PER_MEMORY = 64
 """How much address space there is, as a multiple of the memory."""
 
+GARBAGE = 0xA5
+
 _WITH_BYTES = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
+
+
+class MisuseError(AssertionError):
+    """The caller broke the protocol. No ``MadlError``, so that nothing handles it."""
+
+
+class FakeStream:
+    """An ordered queue of work that does nothing by itself.
+
+    A read that does not wait finds the old bytes; when work runs whose memory was
+    released, it raises.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+        self.done_count = 0
+        self._work: list[Callable[[], None]] = []
+
+    @property
+    def queued_count(self) -> int:
+        """How much work was ever queued."""
+        return self.done_count + len(self._work)
+
+    def queue(self, work: Callable[[], None]) -> None:
+        """Put work at the end."""
+        self._work.append(work)
+
+    def pump(self, count: int | None = None) -> int:
+        """Do the next ``count`` pieces of work, or all; return how many were done."""
+        wanted = len(self._work) if count is None else min(count, len(self._work))
+        for _ in range(wanted):
+            self.done_count += 1
+            self._work.pop(0)()
+        return wanted
+
+
+class FakeEvent(NamedTuple):
+    """A position in a stream.
+
+    Attributes:
+        stream: The stream.
+        position: How much work is before it.
+    """
+
+    stream: FakeStream
+    position: int
+
+    def is_done(self) -> bool:
+        """Return whether all work before it is done."""
+        return self.stream.done_count >= self.position
+
+    def reach(self) -> None:
+        """Do what is left of the work before it."""
+        self.stream.pump(max(self.position - self.stream.done_count, 0))
 
 
 class Failure(enum.Enum):
@@ -75,7 +146,11 @@ class FakeView(NamedTuple):
     nbytes: int
 
 
-class FakeBackend(FakeBytes):
+_Range = tuple["FakeBackend", Capability, Reservation, int]
+"""What work is about: a device that must claim something, and where it starts there."""
+
+
+class FakeBackend:
     """A device in this process, of offsets only or with bytes.
 
     It knows which granules are committed and raises ``MisuseError`` for what the
@@ -101,7 +176,6 @@ class FakeBackend(FakeBytes):
         fault: Fault | None = None,
         device: str = "fake",
     ) -> None:
-        super().__init__()
         self.device = device
         if Capability.SHARE in capabilities:
             raise MisuseError("a fake device of one process claims SHARE")
@@ -121,6 +195,11 @@ class FakeBackend(FakeBytes):
         self.node: int | None = None
         self._committed: set[int] = set()  # the addresses of granules
         self._next_address = ALIGNMENT
+        # Its work runs when it is queued, after what it has to wait for.
+        self.default_stream = FakeStream(self)
+        self._streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
+        self._addresses: dict[object, int] = {}
+        self._maps: dict[int, mmap.mmap] = {}
 
     @property
     def committed_nbytes(self) -> int:
@@ -155,15 +234,16 @@ class FakeBackend(FakeBytes):
             commits = Capability.COMMIT in self.capabilities
             if not commits:
                 self._ask_for("reserve", nbytes)
-            if self.capabilities & _WITH_BYTES:
-                address = self._map(nbytes, ALIGNMENT)
+            has_bytes = bool(self.capabilities & _WITH_BYTES)
+            if has_bytes:
+                address = self._map(nbytes)
             else:
                 address = self._next_address
                 step = 2 * ALIGNMENT
                 self._next_address += (nbytes // step + 1) * step
-            is_said = not self.capabilities & _WITH_BYTES or self._is_host_accessible()
+            is_shown = Capability.HOST_ACCESS in self.capabilities or not has_bytes
             reservation = Reservation(
-                f"fake {address:#x}", nbytes, address if is_said else None
+                f"fake {address:#x}", nbytes, address if is_shown else None
             )
             self.reservations[address] = reservation
             self._addresses[reservation.native] = address
@@ -185,7 +265,7 @@ class FakeBackend(FakeBytes):
             del self.reservations[address]
             del self._addresses[reservation.native]
             self._committed -= committed
-            self._unmap(address)
+            self._maps.pop(address, None)
 
     def memory_info(self) -> MemoryInfo:
         """Return what the device was made with, and what is left."""
@@ -281,6 +361,159 @@ class FakeBackend(FakeBytes):
         self._usable(Capability.VIEW, reservation, offset, nbytes)
         return FakeView(reservation, offset, nbytes)
 
+    def copy_from_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        source: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy to the device; on a stream, what ``source`` holds by then."""
+        nbytes = source.nbytes
+
+        def work(start: int) -> None:
+            ctypes.memmove(start, source.tobytes(), nbytes)
+
+        ranges = [(self, Capability.COPY, reservation, offset)]
+        self._do("copy_from_host", nbytes, stream, work, ranges)
+
+    def copy_to_host(
+        self,
+        reservation: Reservation,
+        offset: int,
+        destination: memoryview,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from the device."""
+        nbytes = destination.nbytes
+
+        def work(start: int) -> None:
+            destination.cast("B")[:] = ctypes.string_at(start, nbytes)
+
+        ranges = [(self, Capability.COPY, reservation, offset)]
+        self._do("copy_to_host", nbytes, stream, work, ranges)
+
+    def copy_inside(
+        self,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy inside the device, between ranges that do not overlap."""
+        if source is destination and abs(source_offset - destination_offset) < nbytes:
+            raise MisuseError(f"copy of {nbytes} inside the device overlaps itself")
+        ranges = [
+            (self, Capability.COPY, source, source_offset),
+            (self, Capability.COPY, destination, destination_offset),
+        ]
+        work = functools.partial(self._move, nbytes=nbytes)
+        self._do("copy_inside", nbytes, stream, work, ranges)
+
+    def reaches(self, backend: Backend) -> bool:
+        """Return whether another backend is a fake one."""
+        return isinstance(backend, FakeBackend)
+
+    def shares_streams(self, backend: Backend) -> bool:
+        """Return whether another backend is this one."""
+        return isinstance(backend, FakeBackend) and backend is self
+
+    def copy_from_device(
+        self,
+        backend: Backend,
+        source: Reservation,
+        source_offset: int,
+        destination: Reservation,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Copy from another fake device."""
+        if not isinstance(backend, FakeBackend):
+            raise MisuseError(f"copy from {backend!r}, which is not reached")
+        backend.default_stream.pump()
+        ranges = [
+            (backend, Capability.COPY, source, source_offset),
+            (self, Capability.PEER_COPY, destination, destination_offset),
+        ]
+        work = functools.partial(self._move, nbytes=nbytes)
+        self._do("copy_from_device", nbytes, stream, work, ranges)
+
+    def fill(
+        self,
+        reservation: Reservation,
+        offset: int,
+        nbytes: int,
+        value: int,
+        *,
+        stream: object = None,
+    ) -> None:
+        """Set every byte of a range."""
+        if not 0 <= value <= 255:
+            raise MisuseError(f"fill with {value}")
+
+        def work(start: int) -> None:
+            ctypes.memset(start, value, nbytes)
+
+        ranges = [(self, Capability.FILL, reservation, offset)]
+        self._do("fill", nbytes, stream, work, ranges)
+
+    def make_stream(self) -> FakeStream:
+        """Return a stream of this device."""
+        stream = FakeStream(self)
+        self._streams.add(stream)
+        return stream
+
+    def finish(self) -> None:
+        """Do all work of all streams."""
+        for stream in [self.default_stream, *living(self._streams)]:
+            stream.pump()
+
+    def stream_key(self, stream: object) -> Hashable:
+        """Return a stream's identity."""
+        return id(self._stream(stream))
+
+    def record(self, stream: object) -> FakeEvent:
+        """Return the position after what is queued now."""
+        known = self._stream(stream)
+        return FakeEvent(known, known.queued_count)
+
+    def is_done(self, event: object) -> bool:
+        """Return whether it was waited for, or later work of its stream."""
+        return _event(event).is_done()
+
+    def wait(self, stream: object, event: object) -> None:
+        """Let work queued later wait."""
+        self._stream(stream).queue(_event(event).reach)
+
+    def synchronize(self, event: object) -> None:
+        """Do the work before an event."""
+        _event(event).reach()
+
+    def staging(self, host: memoryview, stream: object) -> Staging | None:
+        """Let any host memory be staged, in a stream of its own for none."""
+        own = self.make_stream() if stream is None else self._stream(stream)
+        return Staging("cpu", own, own.pump)
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return False: work is never captured here, but a subclass may say so."""
+        self._stream(stream)
+        return False
+
+    def stream_handle(self, stream: object) -> int:
+        """Return a number for a stream, which no device knows."""
+        return id(self._stream(stream))
+
+    def buffer_over(self, address: int, nbytes: int, owner: object) -> "FakeExport":
+        """Return what exports a range as host memory."""
+        return FakeExport(address, nbytes, owner)
+
     def _usable(
         self, needed: Capability, reservation: Reservation, offset: int, nbytes: int
     ) -> int:
@@ -332,6 +565,85 @@ class FakeBackend(FakeBytes):
     def _refusal(self, call: str, nbytes: int, text: str) -> OutOfMemoryError:
         native = NativeFailure(f"fake_{call}", 2, text)
         return OutOfMemoryError(OutOfMemoryReport(self.device, nbytes, native=native))
+
+    def _do(
+        self,
+        name: str,
+        nbytes: int,
+        stream: object,
+        work: Callable[..., None],
+        ranges: list[_Range],
+    ) -> None:
+        """Do work on committed ranges, or queue it; they must be committed then too."""
+
+        def places() -> list[int]:
+            return [
+                device._usable(needed, reservation, offset, nbytes)
+                for device, needed, reservation, offset in ranges
+            ]
+
+        places()
+        with self._call(name, nbytes):
+            if stream is None:
+                self.default_stream.pump()
+                work(*places())
+            else:
+                self._stream(stream).queue(lambda: work(*places()))
+
+    def _stream(self, stream: object) -> FakeStream:
+        if Capability.STREAM_ORDERED not in self.capabilities:
+            raise MisuseError("STREAM_ORDERED was not claimed")
+        if stream is None:
+            return self.default_stream
+        if not isinstance(stream, FakeStream):
+            raise TypeError(f"stream must be a FakeStream, got {stream!r}")
+        if stream.owner is not self:
+            raise ValueError(f"the stream is of another device than {self.device}")
+        return stream
+
+    def _map(self, nbytes: int) -> int:
+        """Take memory that starts at an odd multiple of the alignment."""
+        mapped = mmap.mmap(-1, nbytes + 2 * ALIGNMENT)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        address = start + (ALIGNMENT - start) % (2 * ALIGNMENT)
+        self._maps[address] = mapped
+        return address
+
+    def _spoil(self, start: int, nbytes: int) -> None:
+        """Put garbage where content is undefined; zeros where they are promised."""
+        if self._maps:
+            is_zero = Capability.ZERO_WHEN_NEW in self.capabilities
+            ctypes.memset(start, 0 if is_zero else GARBAGE, nbytes)
+
+    def _move(self, start: int, to: int, nbytes: int) -> None:
+        if self._maps:
+            ctypes.memmove(to, start, nbytes)
+
+
+class FakeExport:
+    """Exports a range by way of NumPy, whose capsules are native."""
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        import numpy as np  # it is loaded when it is needed
+
+        held = (ctypes.c_ubyte * nbytes).from_address(address)
+        held.owner = owner  # type: ignore[attr-defined]  # ctypes keeps attributes
+        self._array = np.frombuffer(memoryview(held), np.uint8)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self._array.__dlpack_device__()
+        return int(kind), index
+
+    def __dlpack__(self, *, stream: object = None, **options: object) -> object:
+        """Return a capsule; work of fake streams takes no notice of it."""
+        export: Callable[..., object] = self._array.__dlpack__
+        return export(**options)
+
+
+def _event(event: object) -> FakeEvent:
+    if not isinstance(event, FakeEvent):
+        raise MisuseError(f"{event!r} is no event of this device")
+    return event
 
 
 def _granules(address: int, nbytes: int) -> set[int]:

@@ -109,8 +109,7 @@ class StreamTests(BackendCase):
             bench.backend.synchronize(event)
             assert_bytes(bytes(found), data, "copied before the event")
             bench.backend.synchronize(bench.backend.record(stream))
-            expected = bytes(bench.unit)
-            assert_bytes(bench.read(reservation, 0, bench.unit), expected, "filled")
+            bench.assert_holds(reservation, 0, bytes(bench.unit), "filled")
 
 
 class CaptureTests(BackendCase):

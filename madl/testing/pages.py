@@ -9,7 +9,7 @@ from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from madl.testing.case import BackendCase
 from madl.testing.committing import use
-from madl.testing.workbench import Workbench, assert_bytes, pattern
+from madl.testing.workbench import Workbench, pattern
 
 _NO_NODE = 1 << 20
 
@@ -108,8 +108,8 @@ def _take_and_use(bench: Workbench) -> None:
     if bench.has_content:
         data = pattern(8, unit)
         bench.write(reservation, 2 * unit - 8, data)
-        found = bench.read(reservation, 2 * unit - 8, 8)
-        assert_bytes(found, data, "the end of what was chosen for")
+        what = "the end of what was chosen for"
+        bench.assert_holds(reservation, 2 * unit - 8, data, what)
     if bench.has(Capability.COMMIT):
         bench.backend.decommit(reservation, unit, unit)
     bench.release(reservation)

@@ -9,7 +9,7 @@ from unittest import SkipTest
 from madl.backends.protocol import Capability
 from madl.errors import AttachError, MissingCapabilityError
 from madl.testing.case import BackendCase
-from madl.testing.workbench import Workbench, assert_bytes, pattern
+from madl.testing.workbench import Workbench, pattern
 
 _NO_ORDER = -1  # DLPack's stream for an importer that sees to the order itself
 
@@ -31,24 +31,23 @@ class ShareTests(BackendCase):
             ):
                 data = pattern(nbytes, seed)
                 bench.write(writes, 0, data)
-                found = bench.read(reads, 0, nbytes)
-                assert_bytes(found, data, "written on the other side")
+                bench.assert_holds(reads, 0, data, "written on the other side")
 
     def test_a_part_is_attached_from_where_it_starts(self) -> None:
         with self._sharing() as bench:
             owned, data = bench.written(3 * bench.unit)
             shared = bench.backend.share(owned)
             attached = bench.attach(shared, bench.unit, bench.unit)
-            found = bench.read(attached, 0, bench.unit)
-            assert_bytes(found, data[bench.unit :][: bench.unit], "the middle third")
+            expected = data[bench.unit : 2 * bench.unit]
+            bench.assert_holds(attached, 0, expected, "the middle third")
 
     def test_what_is_attached_is_shared_on(self) -> None:
         with self._sharing() as bench:
             owned, data = bench.written(3 * bench.unit)
             tail = bench.attach(bench.backend.share(owned), bench.unit, 2 * bench.unit)
             end = bench.attach(bench.backend.share(tail), bench.unit, bench.unit)
-            found = bench.read(end, 0, bench.unit)
-            assert_bytes(found, data[2 * bench.unit :], "the last third, by way of two")
+            expected = data[2 * bench.unit :]
+            bench.assert_holds(end, 0, expected, "the last third, by way of two")
 
     def test_what_was_shared_outlives_its_owner(self) -> None:
         with self._sharing() as bench:
@@ -57,16 +56,15 @@ class ShareTests(BackendCase):
             bench.release(owned)
             attached = bench.attach(shared, 0, bench.unit)
             del shared
-            found = bench.read(attached, 0, bench.unit)
-            assert_bytes(found, data, "attached after the owner had released it")
+            what = "attached after the owner had released it"
+            bench.assert_holds(attached, 0, data, what)
 
     def test_what_is_attached_is_released_alone(self) -> None:
         with self._sharing() as bench:
             owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             bench.release(bench.attach(shared, 0, bench.unit))
-            found = bench.read(owned, 0, bench.unit)
-            assert_bytes(found, data, "after an attachment was released")
+            bench.assert_holds(owned, 0, data, "after an attachment was released")
 
     def test_multiprocessing_can_send_it(self) -> None:
         with self._sharing() as bench:
@@ -77,8 +75,7 @@ class ShareTests(BackendCase):
             except Exception as error:
                 raise AssertionError(f"it cannot be sent: {error}") from error
             attached = bench.attach(pickle.loads(sent), 0, bench.unit)
-            found = bench.read(attached, 0, bench.unit)
-            assert_bytes(found, data, "sent and attached")
+            bench.assert_holds(attached, 0, data, "sent and attached")
 
     def test_more_than_was_shared_is_not_attached(self) -> None:
         with self._sharing() as bench:

@@ -11,7 +11,7 @@ from madl.pool import Pool
 from madl.pool.arena import Arena
 from madl.sizes import ADDRESS_SPACE_NBYTES, format_nbytes
 from madl.testing.case import BackendCase
-from madl.testing.workbench import Workbench, assert_bytes, pattern
+from madl.testing.workbench import Workbench, pattern
 
 _STEPS = 400
 _MOST_NBYTES = 32 << 20
@@ -133,8 +133,7 @@ class _Walk:
         self._seed += 1
         self._live.append((memory, self._seed))
         if self._bench.has_content and nbytes:
-            reservation, offset = _place(memory)
-            self._bench.write(reservation, offset, _content(memory, self._seed))
+            self._bench.write(*_place(memory), _content(memory, self._seed))
 
     def free_all(self) -> None:
         """Verify and free what is live."""
@@ -144,12 +143,8 @@ class _Walk:
     def _free(self, index: int) -> None:
         memory, seed = self._live.pop(index)
         if self._bench.has_content and memory.nbytes:
-            reservation, offset = _place(memory)
-            assert_bytes(
-                self._bench.read(reservation, offset, memory.nbytes),
-                _content(memory, seed),
-                f"block {seed} of {memory.nbytes} bytes, before its free",
-            )
+            what = f"block {seed} of {memory.nbytes} bytes, before its free"
+            self._bench.assert_holds(*_place(memory), _content(memory, seed), what)
         memory.free()
 
 

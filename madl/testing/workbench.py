@@ -2,7 +2,6 @@
 
 import ctypes
 import random
-from types import TracebackType
 from typing import Any, Self
 
 from madl.backends.protocol import Backend, Capability, Reservation
@@ -28,12 +27,7 @@ class Workbench:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         while self._taken:
             try:
                 self.release(self._taken[-1])
@@ -99,6 +93,16 @@ class Workbench:
             return ctypes.string_at(address_of(reservation) + offset, nbytes)
         return self.copied(reservation, offset, nbytes)
 
+    def assert_holds(
+        self,
+        reservation: Reservation,
+        offset: int,
+        expected: bytes | bytearray,
+        what: str,
+    ) -> None:
+        """Fail with the first byte that is not as expected."""
+        assert_bytes(self.read(reservation, offset, len(expected)), expected, what)
+
     def copied(self, reservation: Reservation, offset: int, nbytes: int) -> bytes:
         """Read bytes by a copy to the host."""
         destination = bytearray(nbytes)
@@ -121,18 +125,19 @@ class Workbench:
     def large_nbytes(self, most_nbytes: int | None = None) -> int:
         """Return about half of what the device has left, or as much as it grants."""
         wanted = self.available_nbytes() // 2
-        nbytes = self._whole(wanted if most_nbytes is None else most_nbytes)
+        nbytes = self.whole(wanted if most_nbytes is None else most_nbytes)
         while nbytes > self.unit:
             try:
                 self.release(self.usable(nbytes))
             except OutOfMemoryError:
                 self._release_all()  # it may have been reserved, but not committed
-                nbytes = self._whole(nbytes // 2)
+                nbytes = self.whole(nbytes // 2)
             else:
                 break
         return nbytes
 
-    def _whole(self, nbytes: int) -> int:
+    def whole(self, nbytes: int) -> int:
+        """Return so many bytes in whole units, one at least."""
         return max(nbytes // self.unit, 1) * self.unit
 
     def _release_all(self) -> None:
@@ -153,7 +158,7 @@ def pattern(nbytes: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 
 
-def assert_bytes(found: bytes, expected: bytes, what: str) -> None:
+def assert_bytes(found: bytes, expected: bytes | bytearray, what: str) -> None:
     """Fail with the first byte that differs."""
     if found == expected:
         return

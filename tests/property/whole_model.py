@@ -13,7 +13,7 @@ from madl import BackendCallError, Memory, OutOfMemoryError, Pool
 from madl.backends.protocol import Capability
 from madl.pool.options import Fit, Zero
 from madl.testing import Failure, FakeBackend, Fault
-from madl.testing.fake_bytes import GARBAGE
+from madl.testing.fakes import GARBAGE
 
 KIB = 1024
 TOTAL_NBYTES = 1024 * KIB

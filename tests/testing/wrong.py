@@ -18,7 +18,7 @@ from madl.errors import (
     OutOfMemoryError,
 )
 from madl.testing import FakeBackend, FakeEvent, FakeStream, FakeView
-from madl.testing.fake_bytes import FakeExport
+from madl.testing.fakes import FakeExport
 
 EVERYTHING = ~Capability.SHARE
 WITHOUT_COMMIT = (

@@ -5,7 +5,7 @@ waits in the quarantine until it has been looked at.
 """
 
 from collections import deque
-from typing import cast
+from typing import NamedTuple, cast
 
 from madl.backends.counted import CountedBackend
 from madl.errors import MemoryCorruptionError
@@ -14,7 +14,6 @@ from madl.hotpath import BLOCK_GRANULARITY, Block, HotArena, Memory, place_of
 from madl.pool.arena import Arena
 from madl.pool.debug.guards import Guard, GuardedWatch, guarded_capacity
 from madl.pool.debug.patterns import guard_bytes_of
-from madl.pool.debug.quarantine import Held, Quarantine
 from madl.pool.growth import Growth
 from madl.pool.options import PoolOptions
 from madl.pool.stream_order import StreamOrder
@@ -24,6 +23,67 @@ from madl.sizes import align_up
 
 LEAST_BETWEEN_PAGES_NBYTES = 64 << 10
 """Smaller blocks have guard bytes only: each pair of guard pages splits a mapping."""
+
+MOST_HELD_NBYTES = 64 << 20
+"""The most that a pool without a limit holds back."""
+
+LIMIT_DIVISOR = 8
+"""At most this part of a pool's limit is held back."""
+
+
+class Held(NamedTuple):
+    """A freed block."""
+
+    lane: Served
+    block: Block
+    guard: Guard
+    place: tuple[HotArena, int]
+    users: list[StreamOrder]
+    """Other streams that may still use it."""
+
+
+class Quarantine:
+    """Freed blocks that are held back, so that a late write to one is seen.
+
+    The oldest first. Not thread-safe; the pool's lock is held.
+    """
+
+    def __init__(self, limit_nbytes: int | None) -> None:
+        self.most_nbytes = MOST_HELD_NBYTES
+        if limit_nbytes is not None:
+            self.most_nbytes = min(MOST_HELD_NBYTES, limit_nbytes // LIMIT_DIVISOR)
+        self.nbytes = 0
+        self.arriving: deque[Held] = deque()
+        """Those that have not been looked at yet."""
+        self._held: deque[Held] = deque()
+
+    def arrive(self, held: Held) -> None:
+        """Take a block that was freed."""
+        self.arriving.append(held)
+        self.nbytes += held.guard.capacity
+
+    def stay(self) -> None:
+        """Hold back the block that has arrived first."""
+        held = self.arriving.popleft()
+        # One that would push out most others leaves before them.
+        if 2 * held.guard.capacity > self.most_nbytes:
+            self._held.appendleft(held)
+        else:
+            self._held.append(held)
+
+    def next_to_leave(self, keep_nbytes: int) -> Held | None:
+        """Return the block that leaves next, if more than ``keep_nbytes`` are held."""
+        return self._held[0] if self._held and self.nbytes > keep_nbytes else None
+
+    def leave(self) -> None:
+        """Let that block go."""
+        self.nbytes -= self._held.popleft().guard.capacity
+
+    def forget(self) -> None:
+        """Hold back nothing any more, and give nothing back."""
+        self.arriving.clear()
+        self._held.clear()
+        self.nbytes = 0
 
 
 class DebugMode:

@@ -6,7 +6,7 @@ from madl import settings
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import Capability, GuardPagesBackend, HugePages
 from madl.errors import MissingCapabilityError
-from madl.pool.debug.patterns import HostBytes, guard_bytes_of
+from madl.pool.debug.patterns import GuardBytes, HostBytes, guard_bytes_of
 
 Debug = Literal["pages"] | bool | None
 """Guard bytes, guard pages as well, or nothing; ``None`` asks the settings."""
@@ -41,19 +41,19 @@ class DebugOptions(NamedTuple):
             return DebugOptions()
         is_asked = debug is not None
         access = guard_bytes_of(backend, is_asked=is_asked)
-        has_guard_pages = wanted == "pages" and isinstance(access, HostBytes)
-        if is_asked and wanted == "pages":
-            if pooling is False:
-                raise ValueError(
-                    "debug='pages' needs a pool that places blocks, got pooling=False; "
-                    "leave out one of them"
-                )
-            if not has_guard_pages:
-                raise MissingCapabilityError(
-                    backend.device, "OS pages that guard blocks", "debug=True"
-                )
+        if is_asked and wanted == "pages" and pooling is False:
+            raise ValueError(
+                "debug='pages' needs a pool that places blocks, got pooling=False; "
+                "leave out one of them"
+            )
+        has_guard_pages = wanted == "pages"
         if has_guard_pages:
-            has_guard_pages = _choose_guard_pages(backend, huge_pages, is_asked)
+            try:
+                _choose_guard_pages(backend, access, huge_pages)
+            except MissingCapabilityError:
+                if is_asked:
+                    raise
+                has_guard_pages = False
         return DebugOptions(
             is_on=True,
             front_nbytes=access.front_nbytes,
@@ -82,23 +82,16 @@ def debug_wanted(debug: Debug, *, zero: object = False) -> Debug:
 
 
 def _choose_guard_pages(
-    backend: CountedBackend,
-    huge_pages: HugePages,
-    is_asked: bool,  # as in resolve
-) -> bool:
-    """Let the backend make what is not committed inaccessible; return whether."""
-    try:
-        if huge_pages == "explicit":  # each is all of it accessible, or none
-            raise MissingCapabilityError(
-                backend.device, "guard pages beside huge ones", "leave out huge_pages="
-            )
-        if Capability.GUARD_PAGES not in backend.capabilities:
-            raise MissingCapabilityError(
-                backend.device, "OS pages that guard blocks", "debug=True"
-            )
-        cast("GuardPagesBackend", backend.backend).choose_guard_pages()
-    except MissingCapabilityError:
-        if is_asked:
-            raise
-        return False
-    return True
+    backend: CountedBackend, access: GuardBytes, huge_pages: HugePages
+) -> None:
+    """Let the backend make what is not committed inaccessible, or raise."""
+    is_host = isinstance(access, HostBytes)
+    if is_host and huge_pages == "explicit":  # each is all of it accessible, or none
+        raise MissingCapabilityError(
+            backend.device, "guard pages beside huge ones", "leave out huge_pages="
+        )
+    if not is_host or Capability.GUARD_PAGES not in backend.capabilities:
+        raise MissingCapabilityError(
+            backend.device, "OS pages that guard blocks", "debug=True"
+        )
+    cast("GuardPagesBackend", backend.backend).choose_guard_pages()

@@ -8,7 +8,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from madl.backends.counted import CountedBackend
 from madl.backends.protocol import (
@@ -53,49 +53,26 @@ class Stretch(NamedTuple):
         return Stretch(self.reservation, self.offset + start, stop - start)
 
 
-class Written(NamedTuple):
-    """What differs from a pattern, from the start of the stretch."""
+class GuardBytes:
+    """How guards are written and read; not at all on a device without content."""
 
-    first: int
-    stop: int
-    content: bytes
-
-
-class GuardBytes(Protocol):
-    """How guards are written and read on one device."""
-
-    front_nbytes: int
-    is_immediate: bool
+    front_nbytes = 0
+    is_immediate = True
     """Whether finalizers may look and fill: no call to the device, no order of work."""
-    ends_nbytes: int
+    ends_nbytes = 0
 
     def fill(self, stretch: Stretch, value: int, stream: object) -> None:
         """Set every byte."""
 
     def read(self, stretch: Stretch, stream: object) -> bytes:
         """Return the content, after all that is queued on the stream."""
-
-
-class NoBytes:
-    """A device without content, such as a simulation: nothing is written or read."""
-
-    front_nbytes = 0
-    is_immediate = True
-    ends_nbytes = 0
-
-    def fill(self, stretch: Stretch, value: int, stream: object) -> None:
-        """Do nothing."""
-
-    def read(self, stretch: Stretch, stream: object) -> bytes:
-        """Return nothing."""
         return b""
 
 
-class HostBytes:
+class HostBytes(GuardBytes):
     """Memory that the CPU alone reads and writes."""
 
     front_nbytes = FRONT_NBYTES
-    is_immediate = True
     ends_nbytes = sys.maxsize
 
     def fill(self, stretch: Stretch, value: int, stream: object) -> None:
@@ -107,7 +84,7 @@ class HostBytes:
         return ctypes.string_at(_address(stretch), stretch.nbytes)
 
 
-class DeviceBytes:
+class DeviceBytes(GuardBytes):
     """Memory that a device fills and copies, in the order of a stream."""
 
     front_nbytes = FRONT_NBYTES
@@ -154,13 +131,13 @@ def guard_bytes_of(backend: CountedBackend, *, is_asked: bool) -> GuardBytes:
         return DeviceBytes(backend)
     if is_asked:
         raise MissingCapabilityError(backend.device, lack, "leave out debug=")
-    return NoBytes()
+    return GuardBytes()
 
 
 def written_in(
     access: GuardBytes, stretch: Stretch, value: int, stream: object
-) -> Written | None:
-    """Return the first bytes of a stretch that are not ``value``, and what they are.
+) -> tuple[int, int, bytes] | None:
+    """Return the first bytes of a stretch that are not ``value``: start, stop, content.
 
     Of several places, those within one MiB are told as one, and the rest not at all.
     """
@@ -171,7 +148,7 @@ def written_in(
             first = len(content) - len(content.lstrip(byte))
             found = content[first:].rstrip(byte)
             first += start
-            return Written(first, first + len(found), found[:MOST_SHOWN])
+            return first, first + len(found), found[:MOST_SHOWN]
     return None
 
 

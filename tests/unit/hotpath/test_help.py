@@ -1,13 +1,12 @@
-"""help() says the same of a compiled core as of an pool one."""
+"""help() says the same of a compiled core as of an interpreted one."""
 
 import inspect
 
 import pytest
 
-from madl.hotpath import IS_COMPILED, HotPool, Memory
-from madl.hotpath.fallback import pool
+from madl.hotpath import IS_COMPILED, HotPool, Memory, fallback
 
-BODIES = [(Memory, pool.Memory), (HotPool, pool.HotPool)]
+BODIES = [(Memory, fallback.Memory), (HotPool, fallback.HotPool)]
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="there is one body")

@@ -23,7 +23,7 @@ from madl.memory.place import reserved_place
 from madl.pool.allocate import parts_of
 from madl.pool.options import Zero
 from madl.testing import FakeBackend, Fault
-from madl.testing.fake_bytes import GARBAGE
+from madl.testing.fakes import GARBAGE
 
 KIB = 1024
 PAGE = 16 * KIB

@@ -1,1 +1,0 @@
-"""The hot path in plain Python, for where nothing compiles."""
