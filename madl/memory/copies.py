@@ -4,6 +4,7 @@ Work without a stream is queued in the stream that owns the memory, after all th
 queued there already, and is done on return.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -38,10 +39,9 @@ STAGE_NBYTES = 8 << 20
 class Foreign:
     """An array of another library as the holder of a part, in place of a ``Memory``."""
 
-    def __init__(self, array: object, stream: object, *, is_readonly: bool) -> None:
+    def __init__(self, array: object, stream: object) -> None:
         self.array = array  # owns the bytes, so it has to outlive the copy
         self.stream = stream
-        self.is_readonly = is_readonly
 
 
 def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
@@ -63,8 +63,7 @@ def check_room(of: int, to: int, *, is_readonly: bool) -> None:
 def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
     """Copy as ``memory.copy`` does, where one side is on a device."""
     of, to = _side(source), _side(destination)
-    is_readonly = to.readonly if isinstance(to, memoryview) else _is_readonly(to)
-    check_room(of.nbytes, to.nbytes, is_readonly=is_readonly)
+    check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
     if stream is not None:
         _check_stream(destination, source, of, to)
         for side in (destination, source):
@@ -74,10 +73,6 @@ def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401
         _write(to.cut(0, of.nbytes), of, stream)
     else:
         _read(to[: of.nbytes], of, stream)
-
-
-def _is_readonly(part: Part) -> bool:
-    return isinstance(part.holder, Foreign) and part.holder.is_readonly
 
 
 def _has_streams(memory: Memory) -> bool:
@@ -131,8 +126,14 @@ def _part_of_array(array: object) -> Part | None:
     place = registry.wrap_array(array)
     if place is None:
         return None
-    holder = Foreign(array, place.stream, is_readonly=place.is_readonly)
-    return Part(holder, place.backend, place.reservation, place.offset, place.nbytes)
+    return Part(
+        Foreign(array, place.stream),
+        place.backend,
+        place.reservation,
+        place.offset,
+        place.nbytes,
+        place.is_readonly,
+    )
 
 
 def _part(memory: Memory, use: str) -> Part:
@@ -143,7 +144,7 @@ def _part(memory: Memory, use: str) -> Part:
     assert arena is not None, "only memory without bytes has no arena"
     backend = backend_of(memory)
     place = reserved_place(arena, offset)
-    return Part(memory, backend, *place, memory.nbytes, kept)
+    return Part(memory, backend, *place, memory.nbytes, kept=kept)
 
 
 def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # noqa: ANN401  # any buffer, Memory or side
@@ -219,44 +220,46 @@ def _pieces(nbytes: int, *, backwards: bool) -> Iterator[tuple[int, int]]:
         yield start, min(start + STAGE_NBYTES, nbytes)
 
 
-def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
-    where = of.holder.stream if stream is None else stream
-    stage = open_stage(of.backend, to, where)
-    if stage is None:
-        backend = cast("CopyBackend", of.backend)
-        backend.copy_to_host(of.reservation, of.offset, to, stream=where)
-    else:
-        with stage:
-            stage.read(to, of)
+@contextlib.contextmanager
+def _stream_of(part: Part, stream: object) -> Iterator[object]:
+    """Yield where work is queued; without a stream in the part's own, and wait."""
+    where = part.holder.stream if stream is None else stream
+    yield where
     if stream is None:
-        _finish(of.backend, where)
+        _finish(part.backend, where)
+
+
+def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
+    with _stream_of(of, stream) as where:
+        stage = open_stage(of.backend, to, where)
+        if stage is None:
+            backend = cast("CopyBackend", of.backend)
+            backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+        else:
+            with stage:
+                stage.read(to, of)
 
 
 def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
-    where = to.holder.stream if stream is None else stream
-    stage = open_stage(to.backend, of, where)
-    if stage is None:
-        backend = cast("CopyBackend", to.backend)
-        backend.copy_from_host(to.reservation, to.offset, of, stream=where)
-    else:
-        with stage:
-            stage.write(to, of)
-    if stream is None:
-        _finish(to.backend, where)
+    with _stream_of(to, stream) as where:
+        stage = open_stage(to.backend, of, where)
+        if stage is None:
+            backend = cast("CopyBackend", to.backend)
+            backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+        else:
+            with stage:
+                stage.write(to, of)
 
 
 def _copy_inside(to: Part, of: Part, stream: object) -> None:
-    where = to.holder.stream if stream is None else stream
     if stream is None:
-        where = _join(to, of)
+        _join(to, of)
     # The backend of a foreign array takes any address of the device; that of a pool
     # only those of its own reservations.
     backend = of.backend if isinstance(of.holder, Foreign) else to.backend
-    cast("CopyBackend", backend).copy_inside(
-        of.reservation, of.offset, to.reservation, to.offset, to.nbytes, stream=where
-    )
-    if stream is None:
-        _finish(to.backend, where)
+    places = of.reservation, of.offset, to.reservation, to.offset, to.nbytes
+    with _stream_of(to, stream) as where:
+        cast("CopyBackend", backend).copy_inside(*places, stream=where)
 
 
 def _is_reached(to: Part, of: Part) -> bool:
@@ -271,34 +274,25 @@ def _copy_across(to: Part, of: Part, stream: object) -> None:
 
     Without a stream that runs on both, the host waits for the source.
     """
-    where = to.holder.stream if stream is None else stream
     if stream is None and Capability.STREAM_ORDERED in of.backend.capabilities:
         there = cast("StreamOrderedBackend", of.backend)
         there.synchronize(there.record(of.holder.stream))
-    cast("PeerCopyBackend", to.backend).copy_from_device(
-        of.backend,
-        of.reservation,
-        of.offset,
-        to.reservation,
-        to.offset,
-        to.nbytes,
-        stream=where,
-    )
-    if stream is None:
-        _finish(to.backend, where)
+    places = of.reservation, of.offset, to.reservation, to.offset, to.nbytes
+    with _stream_of(to, stream) as where:
+        peer = cast("PeerCopyBackend", to.backend)
+        peer.copy_from_device(of.backend, *places, stream=where)
 
 
-def _join(to: Part, of: Part) -> object:
-    """Return a stream that runs after all that is queued for both ranges."""
+def _join(to: Part, of: Part) -> None:
+    """Let the destination's stream wait for all that is queued for the source."""
     writes, reads = to.holder.stream, of.holder.stream
     if writes is None:
         _finish(to.backend, reads)
-        return None
+        return
     here = cast("StreamOrderedBackend", to.backend)
     there = cast("StreamOrderedBackend", of.backend)
     if here.stream_key(writes) != there.stream_key(reads):
         here.wait(writes, there.record(reads))
-    return writes
 
 
 def _finish(backend: Backend, stream: object) -> None:

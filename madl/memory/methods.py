@@ -7,7 +7,7 @@ checkers of them.
 import ctypes
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from madl.backends.protocol import Capability, ViewBackend
 from madl.backends.registry import is_on_device
@@ -42,13 +42,6 @@ from madl.memory.place import (
 )
 from madl.memory.views import view
 from madl.sizes import parse_nbytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import SupportsIndex
-
-    import numpy as np
-    import numpy.typing as npt
 
 # Of the flag's value: an & of two flags costs more than a view.
 _VIEW = Capability.VIEW._value_
@@ -326,32 +319,6 @@ def describe(memory: Memory) -> str:
     return f"<madl.Memory on {pool_of(memory).device}: {state}>"
 
 
-def as_array(  # noqa: D417  # as copy_from
-    memory: Memory,
-    dtype: "npt.DTypeLike" = "uint8",
-    shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
-) -> "np.ndarray[Any, Any]":
-    """Return a NumPy array over the memory, without a copy.
-
-    Args:
-        dtype: Anything ``numpy.dtype`` accepts.
-        shape: An int or a tuple; all of the memory as one dimension when None.
-
-    Returns:
-        A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
-        array and all arrays made from it are gone, whatever is freed before.
-
-    Raises:
-        ValueError: The array would be larger than the memory.
-        MissingCapabilityError: The CPU cannot reach the device's memory.
-    """
-    return views.as_array(memory, dtype, shape)
-
-
-def _dlpack(memory: Memory, *, stream: Any = None, **options: Any) -> object:  # noqa: ANN401  # what importers ask for
-    return interop.dlpack(memory, stream, options)
-
-
 def _memoryview(memory: Memory) -> memoryview:
     """Return a writable view of the bytes; it keeps the block live."""
     return view(memory)
@@ -376,10 +343,6 @@ def _refuse_pickle(memory: Memory, protocol: object) -> NoReturn:
     raise refuse_pickle(memory)
 
 
-def _buffer(memory: Memory, flags: int) -> memoryview:
-    return view(memory)
-
-
 _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "__array_interface__": views.array_interface,
     "__cuda_array_interface__": interop.cuda_array_interface,
@@ -393,14 +356,14 @@ _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "tag": tag,
 }
 _METHODS: dict[str, Callable[..., object]] = {
-    "__buffer__": _buffer,
-    "__dlpack__": _dlpack,
+    "__buffer__": lambda memory, flags: view(memory),
+    "__dlpack__": interop.dlpack,
     "__dlpack_device__": interop.dlpack_device,
     "__getitem__": cut,
     "__len__": lambda memory: memory.nbytes,
     "__reduce_ex__": _refuse_pickle,
     "__repr__": describe,
-    "as_array": as_array,
+    "as_array": views.as_array,
     "copy_from": copy_from,
     "copy_to": copy_to,
     "fill": fill,

@@ -14,7 +14,11 @@ from madl.hotpath.shared import array_of, known_dtypes
 from madl.memory.place import Slice, check_inside, host_address
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
     import numpy as np
+    import numpy.typing as npt
 
 
 def view(memory: Memory) -> memoryview:
@@ -36,18 +40,18 @@ def shown_root(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
     root: Root | None = root_of(memory)
     if root is None or not root.nbytes:  # one that shows nothing
-        root = _new_root(memory, "a view")
+        root = _new_root(memory)
         watch = watch_of(memory)
         if root is not None and watch is not None:
             watch.is_viewed = True
     return root
 
 
-def _new_root(memory: Memory, use: str) -> Root | None:
+def _new_root(memory: Memory) -> Root | None:
     """Return a root that shows the bytes; of two threads that race, the first one's."""
     root = None
     while root is None:
-        host = host_address(memory, use)
+        host = host_address(memory, "a view")
         if host == 0:
             return None
         nbytes = memory.nbytes
@@ -71,8 +75,25 @@ def array_interface(memory: Memory) -> dict[str, Any]:
     }
 
 
-def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
-    """Return a NumPy array over the memory, without a copy."""
+def as_array(  # noqa: D417  # a method, whose self is the memory
+    memory: Memory,
+    dtype: "npt.DTypeLike" = "uint8",
+    shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
+) -> "np.ndarray[Any, Any]":
+    """Return a NumPy array over the memory, without a copy.
+
+    Args:
+        dtype: Anything ``numpy.dtype`` accepts.
+        shape: An int or a tuple; all of the memory as one dimension when None.
+
+    Returns:
+        A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
+        array and all arrays made from it are gone, whatever is freed before.
+
+    Raises:
+        ValueError: The array would be larger than the memory.
+        MissingCapabilityError: The CPU cannot reach the device's memory.
+    """
     array = None
     if not isinstance(root_of(memory), Slice):
         array = _array_at_once(memory, dtype, shape)
