@@ -45,7 +45,9 @@ class Growth:
         self.backend = backend
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.options = options
-        self.budget = Budget(*options.limits_nbytes, device_budget(backend))
+        self.budget = Budget(
+            options.limit_nbytes, options.soft_limit_nbytes, device_budget(backend)
+        )
         front_nbytes = options.debug.front_nbytes
         self.dedicated = Dedicated(backend, self.budget, front_nbytes)
         self.recycled_pages = 0
@@ -81,8 +83,6 @@ class Growth:
     @property
     def arenas(self) -> list[Arena]:
         """Arenas that blocks of any stream are placed in."""
-        if len(self.family) == 1:
-            return [*self.bands[0], *self.bands[1]]
         return [arena for growth in self.family for arena in growth.own_arenas]
 
     @property

@@ -57,11 +57,6 @@ class PoolOptions(NamedTuple):
     zero: Zero = False
     debug: DebugOptions = DebugOptions()
 
-    @property
-    def limits_nbytes(self) -> tuple[int | None, int | None]:
-        """What may be committed at once, and from where on there is a warning."""
-        return self.limit_nbytes, self.soft_limit_nbytes
-
     def look_ahead_of(self, band: int) -> int:
         """Return how many blocks that fit are looked at in a band."""
         if self.fit == "best":
