@@ -44,26 +44,32 @@ class Foreign:
         self.stream = stream
 
 
-def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
-    """Return the bytes of a ``Memory`` or of an array in host memory."""
-    return view(source) if isinstance(source, Memory) else bytes_of_array(source)
+def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+    """Copy the bytes of ``source`` to the start of ``destination``.
 
+    Args:
+        destination: A ``Memory``, or an array of any library: in host memory with a
+            buffer, ``__array_interface__`` or ``__dlpack__``, on a CUDA device with
+            ``__cuda_array_interface__``, or of PyOpenCL. Writable, without gaps.
+        source: The same; it may be read-only.
+        stream: Where the copy is queued. Without one it is complete on return.
 
-def check_room(of: int, to: int, *, is_readonly: bool) -> None:
-    """Raise where so many bytes cannot be copied into so many."""
-    if of > to:
+    Raises:
+        ValueError: ``source`` is larger, or ``destination`` is read-only.
+        NotContiguousError: One of them has gaps.
+        MissingCapabilityError: A stream was given for host memory, or for two devices.
+
+    Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
+    Between two devices the bytes go through the host.
+    """
+    of, to = _side(source), _side(destination)
+    if of.nbytes > to.nbytes:
         raise ValueError(
-            f"cannot copy {of} bytes into {to}; "
+            f"cannot copy {of.nbytes} bytes into {to.nbytes}; "
             "copy a slice of the source, or allocate a larger destination"
         )
-    if is_readonly:
+    if to.readonly:
         raise ValueError("destination must be writable, got a read-only buffer")
-
-
-def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy as ``memory.copy`` does, where one side is on a device."""
-    of, to = _side(source), _side(destination)
-    check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
     if stream is not None:
         _check_stream(destination, source, of, to)
         for side in (destination, source):
@@ -111,15 +117,15 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
     Memory that both reach is copied by the device, behind what is queued there.
     """
     if not isinstance(side, Memory):
-        return _part_of_array(side) or bytes_of(side)
+        return _part_of_array(side) or bytes_of_array(side)
     if is_plain_host(side):
-        return bytes_of(side)
+        return view(side)
     if not side.nbytes:
         locate(side, "a view")
         return memoryview(bytearray())
     if pool_of(side).capabilities & Capability.COPY:
         return _part(side, "a copy")
-    return bytes_of(side)
+    return view(side)
 
 
 def _part_of_array(array: object) -> Part | None:
@@ -152,11 +158,11 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
     parts = [side for side in (of, to) if isinstance(side, Part)]
     for part in parts:
         if not part.backend.capabilities & Capability.STREAM_ORDERED:
-            raise no_streams(part.holder)
+            raise _no_streams(part.holder)
     if not parts:
         if any(map(_is_nothing_on_streams, (destination, source))):
             return
-        raise no_streams(destination if isinstance(destination, Memory) else source)
+        raise _no_streams(destination if isinstance(destination, Memory) else source)
     if len(parts) == 2 and not _share_streams(parts[0].backend, parts[1].backend):
         raise MissingCapabilityError(
             parts[0].backend.device,
@@ -183,7 +189,7 @@ def _share_streams(one: Backend, other: Backend) -> bool:
     return cast("PeerCopyBackend", one).shares_streams(other)
 
 
-def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
+def _no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
     """Return the error for a stream where there are none."""
     device = pool_of(side).device if isinstance(side, Memory) else "cpu"
     return MissingCapabilityError(device, "streams", "copy without stream=")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from madl.backends.protocol import Capability, ViewBackend
-from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import (
     Memory,
@@ -28,7 +27,7 @@ from madl.hotpath import (
 from madl.hotpath.shared import special
 from madl.memory import copies as transfer
 from madl.memory import interop, views
-from madl.memory.copies import bytes_of
+from madl.memory.copies import copy as copy
 from madl.memory.place import (
     Pinned,
     Slice,
@@ -141,39 +140,6 @@ def cut(memory: Memory, part: slice) -> Memory:
     if isinstance(root, Slice):  # a slice of a slice is cut from the whole
         whole, start, stop = root.parent, root.start + start, root.start + stop
     return slice_of(pool_of(memory), Slice(whole, start), max(stop - start, 0))
-
-
-def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy the bytes of ``source`` to the start of ``destination``.
-
-    Args:
-        destination: A ``Memory``, or an array of any library: in host memory with a
-            buffer, ``__array_interface__`` or ``__dlpack__``, on a CUDA device with
-            ``__cuda_array_interface__``, or of PyOpenCL. Writable, without gaps.
-        source: The same; it may be read-only.
-        stream: Where the copy is queued. Without one it is complete on return.
-
-    Raises:
-        ValueError: ``source`` is larger, or ``destination`` is read-only.
-        NotContiguousError: One of them has gaps.
-        MissingCapabilityError: A stream was given for host memory, or for two devices.
-
-    Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
-    Between two devices the bytes go through the host.
-    """
-    if not (_is_host(destination) and _is_host(source)):
-        transfer.copy(destination, source, stream)
-        return
-    if stream is not None:
-        owner = destination if isinstance(destination, Memory) else source
-        raise transfer.no_streams(owner)
-    to, of = bytes_of(destination), bytes_of(source)
-    transfer.check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
-    to[: of.nbytes] = of
-
-
-def _is_host(side: Any) -> bool:  # noqa: ANN401  # any array or Memory
-    return is_plain_host(side) if isinstance(side, Memory) else not is_on_device(side)
 
 
 def copy_from(  # noqa: D417  # a method, whose self is the memory
