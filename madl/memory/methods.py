@@ -84,10 +84,7 @@ def capacity(memory: Memory) -> int:
 
 def is_freed(memory: Memory) -> bool:
     """Whether ``free()`` has been called, on it or on what it was cut from."""
-    part = root_of(memory)
-    if isinstance(part, Slice):
-        return is_freed(part.parent)
-    return place_of(memory) is None
+    return place_of(uncut(memory)) is None
 
 
 def refuse_free(memory: Memory) -> Exception:
@@ -111,9 +108,7 @@ def refuse_pickle(memory: Memory) -> TypeError:
 
 def tag(memory: Memory) -> str | None:
     """The tag that the memory was allocated under."""
-    part = root_of(memory)
-    if isinstance(part, Slice):
-        return tag(part.parent)
+    memory = uncut(memory)
     locate(memory, "tag")
     watch = watch_of(memory)
     return None if watch is None else watch.tag
