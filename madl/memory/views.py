@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 def view(memory: Memory) -> memoryview:
     """Return a writable view of the bytes, whose root keeps the block live."""
     part = root_of(memory)
-    if isinstance(part, Slice):
-        root = shown_root(part.parent)
-        check_inside(memory, part.start, 0 if root is None else root.nbytes)
-        whole = _view_over(root)
-        return whole[part.start : part.start + memory.nbytes]
-    return _view_over(shown_root(memory))
-
-
-def _view_over(root: Root | None) -> memoryview:
-    return memoryview(bytearray()) if root is None else root.view()
+    root = shown_root(part.parent if isinstance(part, Slice) else memory)
+    whole = memoryview(bytearray()) if root is None else root.view()
+    if not isinstance(part, Slice):
+        return whole
+    check_inside(memory, part.start, 0 if root is None else root.nbytes)
+    return whole[part.start : part.start + memory.nbytes]
 
 
 def shown_root(memory: Memory) -> Root | None:
