@@ -86,11 +86,8 @@ class DeviceBudget:
 
     def tag(self, name: str) -> "TagBudget":
         """Return what all pools have of a tag, and of the tags below it."""
-        budget = self._tags.get(name)
-        if budget is None:
-            # Atomic: of two threads both get what the first one put there.
-            budget = self._tags.setdefault(name, TagBudget(name))
-        return budget
+        # Atomic: of two threads both get what the first one put there.
+        return self._tags.setdefault(name, TagBudget(name))
 
     @property
     def room_nbytes(self) -> int | None:
