@@ -28,7 +28,7 @@ def collect_stats(parts: Parts) -> PoolStats:
         padding_nbytes=sum(state.capacity - state.nbytes for state in live),
         cached_nbytes=sum(state.capacity for state in states if not state.is_live),
         committed_nbytes=committed,
-        reserved_nbytes=growth.reserved_nbytes,
+        reserved_nbytes=sum(arena.nbytes for arena in growth.all_arenas()),
         live_high_water_nbytes=shared.live_high_water,
         committed_high_water_nbytes=growth.budget.high_water_nbytes,
         largest_free_nbytes=largest,

@@ -84,11 +84,6 @@ class Growth:
         """Arenas that blocks of any stream are placed in."""
         return [arena for growth in self.family for arena in growth.own_arenas]
 
-    @property
-    def reserved_nbytes(self) -> int:
-        """Bytes of address space taken."""
-        return sum(arena.nbytes for arena in self.all_arenas())
-
     def all_arenas(self) -> list[Arena]:
         """Return the arenas that blocks are placed in, then those of one block."""
         return [*self.arenas, *self.dedicated.arenas]
