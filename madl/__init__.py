@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from madl.backends.protocol import Capability as Capability
+    from madl.backends.registry import devices as devices
     from madl.diagnostics.leaks import Outstanding as Outstanding
     from madl.diagnostics.leaks import leak_check as leak_check
     from madl.diagnostics.leaks import outstanding as outstanding
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from madl.pool import copy as copy
     from madl.pool.default import allocate as allocate
     from madl.pool.default import default_pool as default_pool
-    from madl.pool.default import devices as devices
     from madl.pool.default import limit_device as limit_device
     from madl.pool.default import trim as trim
     from madl.pool.default import use_pool as use_pool
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 # imports madl and allocates nothing pays for nothing.
 _HOMES = {
     "madl.backends.protocol": "Capability",
+    "madl.backends.registry": "devices",
     "madl.diagnostics.leaks": "Outstanding leak_check outstanding",
     "madl.diagnostics.recording": "record",
     "madl.diagnostics.stacks": "debug keep_stacks",
@@ -89,7 +90,7 @@ _HOMES = {
     "madl.integrations.arrays": "empty empty_like full zeros",
     "madl.integrations.shared": "share",
     "madl.pool": "Pool copy",
-    "madl.pool.default": "allocate default_pool devices limit_device trim use_pool",
+    "madl.pool.default": "allocate default_pool limit_device trim use_pool",
     "madl.pool.limits": "SoftLimitWarning",
     "madl.pool.stats": "PoolSnapshot PoolStats TagStats",
     "madl.settings": "LateSettingWarning SettingState configuration configure",

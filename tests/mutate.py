@@ -276,7 +276,7 @@ MUTATIONS = [
     ),
     Mutation(
         "pool/paging.py",
-        "idle -= donor.blocks.pages.idle_under(offset, nbytes)",
+        "idle -= arena.blocks.pages.idle_under(offset, nbytes)",
         "pass",
         "more idle pages are counted on than there are",
     ),

@@ -127,11 +127,6 @@ def check_backend(backend: object) -> Backend:
     return cast("Backend", backend)
 
 
-def is_on_device(array: object) -> bool:
-    """Return whether an array of another library lies in memory of some device."""
-    return _kind_of_array(array) is not None
-
-
 def wrap_array(array: object) -> ArrayPlace | None:
     """Return where an array of another library lies; ``None`` where only the CPU can.
 

@@ -4,6 +4,7 @@ Work without a stream is queued in the stream that owns the memory, after all th
 queued there already, and is done on return.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -38,33 +39,37 @@ STAGE_NBYTES = 8 << 20
 class Foreign:
     """An array of another library as the holder of a part, in place of a ``Memory``."""
 
-    def __init__(self, array: object, stream: object, *, is_readonly: bool) -> None:
+    def __init__(self, array: object, stream: object) -> None:
         self.array = array  # owns the bytes, so it has to outlive the copy
         self.stream = stream
-        self.is_readonly = is_readonly
 
 
-def bytes_of(source: Any) -> memoryview:  # noqa: ANN401  # any buffer or Memory
-    """Return the bytes of a ``Memory`` or of an array in host memory."""
-    return view(source) if isinstance(source, Memory) else bytes_of_array(source)
+def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
+    """Copy the bytes of ``source`` to the start of ``destination``.
 
+    Args:
+        destination: A ``Memory``, or an array of any library: in host memory with a
+            buffer, ``__array_interface__`` or ``__dlpack__``, on a CUDA device with
+            ``__cuda_array_interface__``, or of PyOpenCL. Writable, without gaps.
+        source: The same; it may be read-only.
+        stream: Where the copy is queued. Without one it is complete on return.
 
-def check_room(of: int, to: int, *, is_readonly: bool) -> None:
-    """Raise where so many bytes cannot be copied into so many."""
-    if of > to:
+    Raises:
+        ValueError: ``source`` is larger, or ``destination`` is read-only.
+        NotContiguousError: One of them has gaps.
+        MissingCapabilityError: A stream was given for host memory, or for two devices.
+
+    Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
+    Between two devices the bytes go through the host.
+    """
+    of, to = _side(source), _side(destination)
+    if of.nbytes > to.nbytes:
         raise ValueError(
-            f"cannot copy {of} bytes into {to}; "
+            f"cannot copy {of.nbytes} bytes into {to.nbytes}; "
             "copy a slice of the source, or allocate a larger destination"
         )
-    if is_readonly:
+    if to.readonly:
         raise ValueError("destination must be writable, got a read-only buffer")
-
-
-def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy as ``memory.copy`` does, where one side is on a device."""
-    of, to = _side(source), _side(destination)
-    is_readonly = to.readonly if isinstance(to, memoryview) else _is_readonly(to)
-    check_room(of.nbytes, to.nbytes, is_readonly=is_readonly)
     if stream is not None:
         _check_stream(destination, source, of, to)
         for side in (destination, source):
@@ -74,10 +79,6 @@ def copy(destination: Any, source: Any, stream: object) -> None:  # noqa: ANN401
         _write(to.cut(0, of.nbytes), of, stream)
     else:
         _read(to[: of.nbytes], of, stream)
-
-
-def _is_readonly(part: Part) -> bool:
-    return isinstance(part.holder, Foreign) and part.holder.is_readonly
 
 
 def _has_streams(memory: Memory) -> bool:
@@ -116,23 +117,29 @@ def _side(side: Any) -> "Part | memoryview":  # noqa: ANN401  # any buffer or Me
     Memory that both reach is copied by the device, behind what is queued there.
     """
     if not isinstance(side, Memory):
-        return _part_of_array(side) or bytes_of(side)
+        return _part_of_array(side) or bytes_of_array(side)
     if is_plain_host(side):
-        return bytes_of(side)
+        return view(side)
     if not side.nbytes:
         locate(side, "a view")
         return memoryview(bytearray())
     if pool_of(side).capabilities & Capability.COPY:
         return _part(side, "a copy")
-    return bytes_of(side)
+    return view(side)
 
 
 def _part_of_array(array: object) -> Part | None:
     place = registry.wrap_array(array)
     if place is None:
         return None
-    holder = Foreign(array, place.stream, is_readonly=place.is_readonly)
-    return Part(holder, place.backend, place.reservation, place.offset, place.nbytes)
+    return Part(
+        Foreign(array, place.stream),
+        place.backend,
+        place.reservation,
+        place.offset,
+        place.nbytes,
+        place.is_readonly,
+    )
 
 
 def _part(memory: Memory, use: str) -> Part:
@@ -143,7 +150,7 @@ def _part(memory: Memory, use: str) -> Part:
     assert arena is not None, "only memory without bytes has no arena"
     backend = backend_of(memory)
     place = reserved_place(arena, offset)
-    return Part(memory, backend, *place, memory.nbytes, kept)
+    return Part(memory, backend, *place, memory.nbytes, kept=kept)
 
 
 def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # noqa: ANN401  # any buffer, Memory or side
@@ -151,11 +158,11 @@ def _check_stream(destination: Any, source: Any, of: Any, to: Any) -> None:  # n
     parts = [side for side in (of, to) if isinstance(side, Part)]
     for part in parts:
         if not part.backend.capabilities & Capability.STREAM_ORDERED:
-            raise no_streams(part.holder)
+            raise _no_streams(part.holder)
     if not parts:
         if any(map(_is_nothing_on_streams, (destination, source))):
             return
-        raise no_streams(destination if isinstance(destination, Memory) else source)
+        raise _no_streams(destination if isinstance(destination, Memory) else source)
     if len(parts) == 2 and not _share_streams(parts[0].backend, parts[1].backend):
         raise MissingCapabilityError(
             parts[0].backend.device,
@@ -182,7 +189,7 @@ def _share_streams(one: Backend, other: Backend) -> bool:
     return cast("PeerCopyBackend", one).shares_streams(other)
 
 
-def no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
+def _no_streams(side: Any) -> MissingCapabilityError:  # noqa: ANN401  # any buffer or Memory
     """Return the error for a stream where there are none."""
     device = pool_of(side).device if isinstance(side, Memory) else "cpu"
     return MissingCapabilityError(device, "streams", "copy without stream=")
@@ -219,44 +226,46 @@ def _pieces(nbytes: int, *, backwards: bool) -> Iterator[tuple[int, int]]:
         yield start, min(start + STAGE_NBYTES, nbytes)
 
 
-def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
-    where = of.holder.stream if stream is None else stream
-    stage = open_stage(of.backend, to, where)
-    if stage is None:
-        backend = cast("CopyBackend", of.backend)
-        backend.copy_to_host(of.reservation, of.offset, to, stream=where)
-    else:
-        with stage:
-            stage.read(to, of)
+@contextlib.contextmanager
+def _stream_of(part: Part, stream: object) -> Iterator[object]:
+    """Yield where work is queued; without a stream in the part's own, and wait."""
+    where = part.holder.stream if stream is None else stream
+    yield where
     if stream is None:
-        _finish(of.backend, where)
+        _finish(part.backend, where)
+
+
+def _copy_to_host(to: memoryview, of: Part, stream: object) -> None:
+    with _stream_of(of, stream) as where:
+        stage = open_stage(of.backend, to, where)
+        if stage is None:
+            backend = cast("CopyBackend", of.backend)
+            backend.copy_to_host(of.reservation, of.offset, to, stream=where)
+        else:
+            with stage:
+                stage.read(to, of)
 
 
 def _copy_from_host(to: Part, of: memoryview, stream: object) -> None:
-    where = to.holder.stream if stream is None else stream
-    stage = open_stage(to.backend, of, where)
-    if stage is None:
-        backend = cast("CopyBackend", to.backend)
-        backend.copy_from_host(to.reservation, to.offset, of, stream=where)
-    else:
-        with stage:
-            stage.write(to, of)
-    if stream is None:
-        _finish(to.backend, where)
+    with _stream_of(to, stream) as where:
+        stage = open_stage(to.backend, of, where)
+        if stage is None:
+            backend = cast("CopyBackend", to.backend)
+            backend.copy_from_host(to.reservation, to.offset, of, stream=where)
+        else:
+            with stage:
+                stage.write(to, of)
 
 
 def _copy_inside(to: Part, of: Part, stream: object) -> None:
-    where = to.holder.stream if stream is None else stream
     if stream is None:
-        where = _join(to, of)
+        _join(to, of)
     # The backend of a foreign array takes any address of the device; that of a pool
     # only those of its own reservations.
     backend = of.backend if isinstance(of.holder, Foreign) else to.backend
-    cast("CopyBackend", backend).copy_inside(
-        of.reservation, of.offset, to.reservation, to.offset, to.nbytes, stream=where
-    )
-    if stream is None:
-        _finish(to.backend, where)
+    places = of.reservation, of.offset, to.reservation, to.offset, to.nbytes
+    with _stream_of(to, stream) as where:
+        cast("CopyBackend", backend).copy_inside(*places, stream=where)
 
 
 def _is_reached(to: Part, of: Part) -> bool:
@@ -271,34 +280,25 @@ def _copy_across(to: Part, of: Part, stream: object) -> None:
 
     Without a stream that runs on both, the host waits for the source.
     """
-    where = to.holder.stream if stream is None else stream
     if stream is None and Capability.STREAM_ORDERED in of.backend.capabilities:
         there = cast("StreamOrderedBackend", of.backend)
         there.synchronize(there.record(of.holder.stream))
-    cast("PeerCopyBackend", to.backend).copy_from_device(
-        of.backend,
-        of.reservation,
-        of.offset,
-        to.reservation,
-        to.offset,
-        to.nbytes,
-        stream=where,
-    )
-    if stream is None:
-        _finish(to.backend, where)
+    places = of.reservation, of.offset, to.reservation, to.offset, to.nbytes
+    with _stream_of(to, stream) as where:
+        peer = cast("PeerCopyBackend", to.backend)
+        peer.copy_from_device(of.backend, *places, stream=where)
 
 
-def _join(to: Part, of: Part) -> object:
-    """Return a stream that runs after all that is queued for both ranges."""
+def _join(to: Part, of: Part) -> None:
+    """Let the destination's stream wait for all that is queued for the source."""
     writes, reads = to.holder.stream, of.holder.stream
     if writes is None:
         _finish(to.backend, reads)
-        return None
+        return
     here = cast("StreamOrderedBackend", to.backend)
     there = cast("StreamOrderedBackend", of.backend)
     if here.stream_key(writes) != there.stream_key(reads):
         here.wait(writes, there.record(reads))
-    return writes
 
 
 def _finish(backend: Backend, stream: object) -> None:

@@ -62,19 +62,19 @@ def dlpack_device(memory: Memory) -> tuple[int, int]:
     return _exporter(memory).__dlpack_device__()
 
 
-def dlpack(memory: Memory, stream: object, options: dict[str, Any]) -> object:
+def dlpack(memory: Memory, *, stream: object = None, **options: Any) -> object:  # noqa: ANN401  # what importers ask for
     """Return a capsule over the bytes, which keeps the block live.
 
     Args:
         memory: What is exported, as one dimension of ``uint8``.
         stream: The importer's, whose work comes after what is queued already. The
             block is not reused while that stream still uses it.
-        options: ``max_version``, ``dl_device`` and ``copy``, those that were given:
+        **options: ``max_version``, ``dl_device`` and ``copy``, those that were given:
             exporters of older versions know none of them.
     """
     locate(memory, "__dlpack__()")
     if is_plain_host(memory):
-        return as_array(memory, "uint8", None).__dlpack__(stream=stream, **options)
+        return as_array(memory).__dlpack__(stream=stream, **options)
     exported = _exporter(memory)
     if stream != UNORDERED and memory.nbytes:
         _share(memory, stream)

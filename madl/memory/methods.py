@@ -7,10 +7,9 @@ checkers of them.
 import ctypes
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from madl.backends.protocol import Capability, ViewBackend
-from madl.backends.registry import is_on_device
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.hotpath import (
     Memory,
@@ -28,7 +27,7 @@ from madl.hotpath import (
 from madl.hotpath.shared import special
 from madl.memory import copies as transfer
 from madl.memory import interop, views
-from madl.memory.copies import bytes_of
+from madl.memory.copies import copy as copy
 from madl.memory.place import (
     Pinned,
     Slice,
@@ -42,13 +41,6 @@ from madl.memory.place import (
 )
 from madl.memory.views import view
 from madl.sizes import parse_nbytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import SupportsIndex
-
-    import numpy as np
-    import numpy.typing as npt
 
 # Of the flag's value: an & of two flags costs more than a view.
 _VIEW = Capability.VIEW._value_
@@ -92,10 +84,7 @@ def capacity(memory: Memory) -> int:
 
 def is_freed(memory: Memory) -> bool:
     """Whether ``free()`` has been called, on it or on what it was cut from."""
-    part = root_of(memory)
-    if isinstance(part, Slice):
-        return is_freed(part.parent)
-    return place_of(memory) is None
+    return place_of(uncut(memory)) is None
 
 
 def refuse_free(memory: Memory) -> Exception:
@@ -119,9 +108,7 @@ def refuse_pickle(memory: Memory) -> TypeError:
 
 def tag(memory: Memory) -> str | None:
     """The tag that the memory was allocated under."""
-    part = root_of(memory)
-    if isinstance(part, Slice):
-        return tag(part.parent)
+    memory = uncut(memory)
     locate(memory, "tag")
     watch = watch_of(memory)
     return None if watch is None else watch.tag
@@ -148,39 +135,6 @@ def cut(memory: Memory, part: slice) -> Memory:
     if isinstance(root, Slice):  # a slice of a slice is cut from the whole
         whole, start, stop = root.parent, root.start + start, root.start + stop
     return slice_of(pool_of(memory), Slice(whole, start), max(stop - start, 0))
-
-
-def copy(destination: Any, source: Any, *, stream: object = None) -> None:  # noqa: ANN401  # any buffer or Memory
-    """Copy the bytes of ``source`` to the start of ``destination``.
-
-    Args:
-        destination: A ``Memory``, or an array of any library: in host memory with a
-            buffer, ``__array_interface__`` or ``__dlpack__``, on a CUDA device with
-            ``__cuda_array_interface__``, or of PyOpenCL. Writable, without gaps.
-        source: The same; it may be read-only.
-        stream: Where the copy is queued. Without one it is complete on return.
-
-    Raises:
-        ValueError: ``source`` is larger, or ``destination`` is read-only.
-        NotContiguousError: One of them has gaps.
-        MissingCapabilityError: A stream was given for host memory, or for two devices.
-
-    Complexity: O(bytes). Overlapping ranges are copied as if through a third place.
-    Between two devices the bytes go through the host.
-    """
-    if not (_is_host(destination) and _is_host(source)):
-        transfer.copy(destination, source, stream)
-        return
-    if stream is not None:
-        owner = destination if isinstance(destination, Memory) else source
-        raise transfer.no_streams(owner)
-    to, of = bytes_of(destination), bytes_of(source)
-    transfer.check_room(of.nbytes, to.nbytes, is_readonly=to.readonly)
-    to[: of.nbytes] = of
-
-
-def _is_host(side: Any) -> bool:  # noqa: ANN401  # any array or Memory
-    return is_plain_host(side) if isinstance(side, Memory) else not is_on_device(side)
 
 
 def copy_from(  # noqa: D417  # a method, whose self is the memory
@@ -326,32 +280,6 @@ def describe(memory: Memory) -> str:
     return f"<madl.Memory on {pool_of(memory).device}: {state}>"
 
 
-def as_array(  # noqa: D417  # as copy_from
-    memory: Memory,
-    dtype: "npt.DTypeLike" = "uint8",
-    shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
-) -> "np.ndarray[Any, Any]":
-    """Return a NumPy array over the memory, without a copy.
-
-    Args:
-        dtype: Anything ``numpy.dtype`` accepts.
-        shape: An int or a tuple; all of the memory as one dimension when None.
-
-    Returns:
-        A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
-        array and all arrays made from it are gone, whatever is freed before.
-
-    Raises:
-        ValueError: The array would be larger than the memory.
-        MissingCapabilityError: The CPU cannot reach the device's memory.
-    """
-    return views.as_array(memory, dtype, shape)
-
-
-def _dlpack(memory: Memory, *, stream: Any = None, **options: Any) -> object:  # noqa: ANN401  # what importers ask for
-    return interop.dlpack(memory, stream, options)
-
-
 def _memoryview(memory: Memory) -> memoryview:
     """Return a writable view of the bytes; it keeps the block live."""
     return view(memory)
@@ -376,10 +304,6 @@ def _refuse_pickle(memory: Memory, protocol: object) -> NoReturn:
     raise refuse_pickle(memory)
 
 
-def _buffer(memory: Memory, flags: int) -> memoryview:
-    return view(memory)
-
-
 _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "__array_interface__": views.array_interface,
     "__cuda_array_interface__": interop.cuda_array_interface,
@@ -393,14 +317,14 @@ _PROPERTIES: dict[str, Callable[[Memory], object]] = {
     "tag": tag,
 }
 _METHODS: dict[str, Callable[..., object]] = {
-    "__buffer__": _buffer,
-    "__dlpack__": _dlpack,
+    "__buffer__": lambda memory, flags: view(memory),
+    "__dlpack__": interop.dlpack,
     "__dlpack_device__": interop.dlpack_device,
     "__getitem__": cut,
     "__len__": lambda memory: memory.nbytes,
     "__reduce_ex__": _refuse_pickle,
     "__repr__": describe,
-    "as_array": as_array,
+    "as_array": views.as_array,
     "copy_from": copy_from,
     "copy_to": copy_to,
     "fill": fill,

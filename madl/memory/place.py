@@ -2,7 +2,6 @@
 
 import sys
 import weakref
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from madl.backends.protocol import Backend, Capability, Reservation
@@ -105,6 +104,8 @@ class Part(NamedTuple):
     reservation: Reservation
     offset: int
     nbytes: int
+    readonly: bool = False
+    """As of a memoryview: of an array that must not be written."""
     kept: object = None
     """A root that keeps the block until the copy is done, also when it is freed."""
 
@@ -192,12 +193,7 @@ class Pinned:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._root = None
         if not self._was_viewed:  # what views have left behind makes the next one cheap
             detach(self._memory)

@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self, cast
 
 from madl.backends.protocol import (
@@ -75,12 +74,7 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         with self._held:
             self._views.clear()  # before the blocks are freed: views pin them
             try:

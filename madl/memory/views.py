@@ -14,40 +14,40 @@ from madl.hotpath.shared import array_of, known_dtypes
 from madl.memory.place import Slice, check_inside, host_address
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
     import numpy as np
+    import numpy.typing as npt
 
 
 def view(memory: Memory) -> memoryview:
     """Return a writable view of the bytes, whose root keeps the block live."""
     part = root_of(memory)
-    if isinstance(part, Slice):
-        root = shown_root(part.parent)
-        check_inside(memory, part.start, 0 if root is None else root.nbytes)
-        whole = _view_over(root)
-        return whole[part.start : part.start + memory.nbytes]
-    return _view_over(shown_root(memory))
-
-
-def _view_over(root: Root | None) -> memoryview:
-    return memoryview(bytearray()) if root is None else root.view()
+    root = shown_root(part.parent if isinstance(part, Slice) else memory)
+    whole = memoryview(bytearray()) if root is None else root.view()
+    if not isinstance(part, Slice):
+        return whole
+    check_inside(memory, part.start, 0 if root is None else root.nbytes)
+    return whole[part.start : part.start + memory.nbytes]
 
 
 def shown_root(memory: Memory) -> Root | None:
     """Return the root of a whole memory's views; ``None`` without bytes."""
     root: Root | None = root_of(memory)
     if root is None or not root.nbytes:  # one that shows nothing
-        root = _new_root(memory, "a view")
+        root = _new_root(memory)
         watch = watch_of(memory)
         if root is not None and watch is not None:
             watch.is_viewed = True
     return root
 
 
-def _new_root(memory: Memory, use: str) -> Root | None:
+def _new_root(memory: Memory) -> Root | None:
     """Return a root that shows the bytes; of two threads that race, the first one's."""
     root = None
     while root is None:
-        host = host_address(memory, use)
+        host = host_address(memory, "a view")
         if host == 0:
             return None
         nbytes = memory.nbytes
@@ -71,8 +71,25 @@ def array_interface(memory: Memory) -> dict[str, Any]:
     }
 
 
-def as_array(memory: Memory, dtype: Any, shape: Any) -> "np.ndarray[Any, Any]":  # noqa: ANN401  # what NumPy takes
-    """Return a NumPy array over the memory, without a copy."""
+def as_array(  # noqa: D417  # a method, whose self is the memory
+    memory: Memory,
+    dtype: "npt.DTypeLike" = "uint8",
+    shape: "SupportsIndex | Sequence[SupportsIndex] | None" = None,
+) -> "np.ndarray[Any, Any]":
+    """Return a NumPy array over the memory, without a copy.
+
+    Args:
+        dtype: Anything ``numpy.dtype`` accepts.
+        shape: An int or a tuple; all of the memory as one dimension when None.
+
+    Returns:
+        A writable, C-contiguous ``numpy.ndarray``. The block stays live until the
+        array and all arrays made from it are gone, whatever is freed before.
+
+    Raises:
+        ValueError: The array would be larger than the memory.
+        MissingCapabilityError: The CPU cannot reach the device's memory.
+    """
     array = None
     if not isinstance(root_of(memory), Slice):
         array = _array_at_once(memory, dtype, shape)

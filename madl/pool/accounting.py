@@ -28,7 +28,7 @@ def collect_stats(parts: Parts) -> PoolStats:
         padding_nbytes=sum(state.capacity - state.nbytes for state in live),
         cached_nbytes=sum(state.capacity for state in states if not state.is_live),
         committed_nbytes=committed,
-        reserved_nbytes=growth.reserved_nbytes,
+        reserved_nbytes=sum(arena.nbytes for arena in growth.all_arenas()),
         live_high_water_nbytes=shared.live_high_water,
         committed_high_water_nbytes=growth.budget.high_water_nbytes,
         largest_free_nbytes=largest,
@@ -94,7 +94,11 @@ def check_sums(parts: Parts) -> None:
             return
         seen.add(counted)
     if seen == {_counters(parts)}:
-        raise CorruptedPoolError(*_difference(counted[0], there))
+        found = counted[0]
+        if found[:2] != there[:2]:
+            raise CorruptedPoolError("bytes in bins, and live", found[:2], there[:2])
+        what = "bytes committed, by the pool and its device"
+        raise CorruptedPoolError(what, found[2:], there[2:])
 
 
 def _counters(parts: Parts) -> tuple[_Counted, int]:
@@ -115,13 +119,6 @@ def _sums(parts: Parts) -> _Counted:
         committed,
         committed,
     )
-
-
-def _difference(counted: _Counted, there: _Counted) -> tuple[str, object, object]:
-    """Return what differs, in words, and both figures."""
-    if counted[:2] != there[:2]:
-        return "bytes in bins, and live", counted[:2], there[:2]
-    return "bytes committed, by the pool and its device", counted[2:], there[2:]
 
 
 def _check_tiling(arena: Arena, snapshot: ArenaSnapshot) -> None:

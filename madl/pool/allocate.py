@@ -5,9 +5,9 @@ is tried; between two of them no lock is held, since a step may free, allocate, 
 for a thread that does.
 """
 
-import functools
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 from madl import stacks
@@ -232,7 +232,7 @@ class Lane:
             raise self.out_of_memory(request)
         shared = self.parts.shared
         binned = shared.binned_nbytes
-        attempt = functools.partial(self._try_to_place, capacity, alignment)
+        attempt = partial(self._try_to_place, capacity, alignment)
         try:
             return attempt()
         except OutOfMemoryError as error:
@@ -255,14 +255,14 @@ class Lane:
 
     def _steps(self, capacity: int) -> Iterator[Step]:
         """Yield what to try, in order, before a request fails."""
-        parts = self.parts
+        parts, hold = self.parts, self.parts.lock.hold
         if parts.debug is not None:
-            yield Step("emptying the quarantine", self.empty_quarantine)
+            yield Step("emptying the quarantine", partial(hold, self._empty_quarantine))
         if self.growth.order.is_ordered:
-            yield Step("waiting for the device", self._wait_for_streams)
+            yield Step("waiting for the device", partial(hold, self._wait_for_streams))
         if not parts.options.recycle:  # else idle pages have been used already
             room = (parts.options.limit_nbytes or capacity) - capacity
-            yield Step("trim", functools.partial(self.trim, room))
+            yield Step("trim", partial(self.trim, room))
         yield from parts.reclaimers.steps(capacity)
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
@@ -270,7 +270,7 @@ class Lane:
         parts = self.parts
         if self.is_forgotten:
             parts.streams.keep(self)
-        block = parts.lock.hold(functools.partial(self._place_now, capacity, alignment))
+        block = parts.lock.hold(partial(self._place_now, capacity, alignment))
         budget = parts.budget
         if budget.soft.is_news or budget.device.soft.is_news:
             self._tell_news(block)
@@ -350,20 +350,14 @@ class Lane:
         if arena is not None:
             self.parts.dedicated.release(cast("Arena", arena))
 
-    def empty_quarantine(self) -> None:
+    def _empty_quarantine(self) -> None:
         """In debug mode, let go of freed blocks that are held back."""
-        self.parts.lock.hold(self._empty_quarantine_now)
-
-    def _empty_quarantine_now(self) -> None:
         self.take_back_all()
         debug = self.parts.debug
         if debug is not None and not debug.is_capturing(self.growth):
             debug.let_go(0, is_lost=False)
 
     def _wait_for_streams(self) -> None:
-        self.parts.lock.hold(self._wait_for_streams_now)
-
-    def _wait_for_streams_now(self) -> None:
         self.growth.settle()
         self.take_back_all()  # what was returned since has events of its own
 
@@ -392,7 +386,7 @@ class Lane:
         if self.parts.debug is None:
             return self.parts.lock.hold(lambda: self._trim_now(keep))
         before = self.parts.budget.committed_nbytes
-        self.empty_quarantine()
+        self.parts.lock.hold(self._empty_quarantine)
         self.parts.lock.hold(lambda: self._trim_now(keep))
         return max(before - self.parts.budget.committed_nbytes, 0)
 

@@ -242,28 +242,3 @@ class Arena(HotArena):
                 committed_nbytes=self.committed_nbytes,
             )
         self._doubtful = []  # after all of it: if one fails, the next recovery retries
-
-
-def reserve_most(
-    reserve: Callable[[int], Arena],
-    release: Callable[[Arena], None],
-    nbytes: int,
-    at_least: int,
-    page_nbytes: int,
-) -> Arena:
-    """Reserve ``nbytes`` bytes of addresses, halved while that is refused."""
-    smallest = align_up(at_least, page_nbytes)
-    first = nbytes = max(align_up(nbytes, page_nbytes), smallest)
-    while True:
-        try:
-            arena = reserve(nbytes)
-        except OutOfMemoryError:
-            if nbytes == smallest:
-                raise
-            nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)
-            continue
-        if nbytes in (first, smallest):
-            return arena
-        release(arena)
-        # Half of what was granted: the rest of the process needs addresses too.
-        first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)

@@ -37,9 +37,7 @@ class Dedicated:
         backend = self._backend
         promised = min(backend.alignment, self._front_nbytes or alignment)
         spare = align_up(max(alignment - promised, 0), backend.granularity)
-        room = self._budget.room_nbytes
-        if room is not None and nbytes > room:
-            raise self._budget.refusal(backend.device, nbytes)
+        self._check_room(nbytes, nbytes)
         arena = self._open(nbytes + spare)
         offset = arena.align(0, alignment)
         self._take(arena, offset, nbytes)
@@ -58,18 +56,20 @@ class Dedicated:
         Raises:
             OutOfMemoryError: As for ``place``.
         """
-        backend = self._backend
-        granularity = backend.granularity
+        granularity = self._backend.granularity
         committed_nbytes = align_up(nbytes + alignment, granularity)
-        room = self._budget.room_nbytes
-        if room is not None and committed_nbytes > room:
-            raise self._budget.refusal(backend.device, nbytes)
+        self._check_room(committed_nbytes, nbytes)
         arena = self._open(committed_nbytes + 2 * granularity)
         end = granularity + committed_nbytes
         # Down to a multiple: what is left behind the block is less than one.
         offset = arena.align(end - nbytes + 1, alignment) - alignment
         self._take(arena, offset, end - offset)
         return arena, offset, end - offset
+
+    def _check_room(self, committed_nbytes: int, nbytes: int) -> None:
+        room = self._budget.room_nbytes
+        if room is not None and committed_nbytes > room:
+            raise self._budget.refusal(self._backend.device, nbytes)
 
     def _open(self, nbytes: int) -> Arena:
         return Arena(

@@ -121,11 +121,10 @@ def open_pools() -> tuple[Pool, ...]:
     return tuple(one.pool for one in found if not one.lock.is_closed)
 
 
-class _Use:
-    """One ``with use_pool(...)``, told from others of the same pool."""
+class _Use(NamedTuple):
+    """One ``with use_pool(...)``, told from others of the same pool by ``is``."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    pool: Pool
 
 
 @contextlib.contextmanager
@@ -264,8 +263,3 @@ def limit_device(
     limit_nbytes = None if limit is None else parse_nbytes(limit, name="limit")
     soft_limit_nbytes = check_soft_limit(soft_limit, limit_nbytes)
     device_budget(CountedBackend(backend)).set_limits(limit_nbytes, soft_limit_nbytes)
-
-
-def devices() -> tuple[str, ...]:
-    """Return the devices that can be opened on this machine now."""
-    return registry.devices()

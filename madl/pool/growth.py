@@ -7,7 +7,6 @@ their bytes, so that segments become fewer and larger.
 """
 
 import sys
-from functools import partial
 from itertools import chain
 
 from madl.backends.counted import CountedBackend
@@ -15,7 +14,7 @@ from madl.backends.protocol import Capability
 from madl.errors import OutOfMemoryError
 from madl.hotpath import BLOCK_GRANULARITY
 from madl.pool import paging
-from madl.pool.arena import Arena, reserve_most
+from madl.pool.arena import Arena
 from madl.pool.dedicated import Dedicated
 from madl.pool.limits import Budget, device_budget
 from madl.pool.options import SMALL_NBYTES, PoolOptions
@@ -45,7 +44,9 @@ class Growth:
         self.backend = backend
         self.bands = bands  # of small blocks, and of large ones; shared with the pool
         self.options = options
-        self.budget = Budget(*options.limits_nbytes, device_budget(backend))
+        self.budget = Budget(
+            options.limit_nbytes, options.soft_limit_nbytes, device_budget(backend)
+        )
         front_nbytes = options.debug.front_nbytes
         self.dedicated = Dedicated(backend, self.budget, front_nbytes)
         self.recycled_pages = 0
@@ -81,14 +82,7 @@ class Growth:
     @property
     def arenas(self) -> list[Arena]:
         """Arenas that blocks of any stream are placed in."""
-        if len(self.family) == 1:
-            return [*self.bands[0], *self.bands[1]]
         return [arena for growth in self.family for arena in growth.own_arenas]
-
-    @property
-    def reserved_nbytes(self) -> int:
-        """Bytes of address space taken."""
-        return sum(arena.nbytes for arena in self.all_arenas())
 
     def all_arenas(self) -> list[Arena]:
         """Return the arenas that blocks are placed in, then those of one block."""
@@ -176,17 +170,32 @@ class Growth:
     def _reserve(self, band: int, at_least: int) -> Arena:
         """Add an arena of at least the given bytes to a band."""
         if Capability.COMMIT in self.backend.capabilities:
-            info = self.backend.backend.memory_info()
-            total = info.total_nbytes * RESERVED_PER_MEMORY
-            page_nbytes = self.options.page_nbytes
-            arena = reserve_most(
-                partial(self._open, band), self._close, total, at_least, page_nbytes
-            )
+            arena = self._reserve_addresses(band, at_least)
         else:
             arena = self._reserve_segment(band, at_least)
         self.bands[band].append(arena)
         self.backend.claim(arena.reservation)
         return arena
+
+    def _reserve_addresses(self, band: int, at_least: int) -> Arena:
+        """Reserve several times the device's memory, halved while that is refused."""
+        page_nbytes = self.options.page_nbytes
+        smallest = align_up(at_least, page_nbytes)
+        total = self.backend.backend.memory_info().total_nbytes * RESERVED_PER_MEMORY
+        first = nbytes = max(align_up(total, page_nbytes), smallest)
+        while True:
+            try:
+                arena = self._open(band, nbytes)
+            except OutOfMemoryError:
+                if nbytes == smallest:
+                    raise
+                nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)
+                continue
+            if nbytes in (first, smallest):
+                return arena
+            self._close(arena)
+            # Half of what was granted: the rest of the process needs addresses too.
+            first = nbytes = max(align_up(nbytes // 2, page_nbytes), smallest)
 
     def _reserve_segment(self, band: int, at_least: int) -> Arena:
         """Take one segment for the request in place of all that are empty."""

@@ -154,44 +154,6 @@ def _tell_damage_at_exit() -> None:
         raise MemoryCorruptionError(tuple(found))
 
 
-class IdleTrim:
-    """Trims one pool each time it has been idle, from a thread of its own.
-
-    What has happened is read from counters, so that no allocation keeps the time.
-    """
-
-    def __init__(self, pool: Trimmable, after_s: float, keep: int) -> None:
-        self._pool = weakref.ref(pool)
-        self._keep = keep
-        self._after_s = after_s
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="madl idle trim", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Trim no more."""
-        self._is_stopped.set()
-
-    def _run(self) -> None:
-        seen: tuple[int, int] | None = None
-        is_trimmed = False
-        while not self._is_stopped.wait(self._after_s):
-            pool = self._pool()
-            if pool is None or pool.is_closed:
-                return
-            now = pool.activity()
-            if now != seen:
-                seen, is_trimmed = now, False
-            elif not is_trimmed:
-                is_trimmed = True
-                # A device that refuses is met again by the next call that needs it.
-                with contextlib.suppress(MadlError):
-                    pool.trim(self._keep)
-            del pool  # else this thread would keep it while it waits
-
-
 def trim_when_idle(pool: Trimmable, after_s: float, keep: int) -> Callable[[], None]:
     """Trim a pool whenever nothing happened for a time; return what ends that."""
     if not isinstance(after_s, int | float):
@@ -199,7 +161,39 @@ def trim_when_idle(pool: Trimmable, after_s: float, keep: int) -> Callable[[], N
     if not 0 < after_s <= threading.TIMEOUT_MAX:
         most = int(threading.TIMEOUT_MAX)
         raise ValueError(f"after_s must be positive, at most {most}, got {after_s}")
-    return IdleTrim(pool, after_s, keep).stop
+    is_stopped = threading.Event()
+    work = weakref.ref(pool), is_stopped, after_s, keep
+    threading.Thread(
+        target=_trim_while_idle, args=work, name="madl idle trim", daemon=True
+    ).start()
+    return is_stopped.set
+
+
+def _trim_while_idle(
+    reference: "weakref.ref[Trimmable]",
+    is_stopped: threading.Event,
+    after_s: float,
+    keep: int,
+) -> None:
+    """Trim a pool each time it has been idle, from a thread of its own.
+
+    What has happened is read from counters, so that no allocation keeps the time.
+    """
+    seen: tuple[int, int] | None = None
+    is_trimmed = False
+    while not is_stopped.wait(after_s):
+        pool = reference()
+        if pool is None or pool.is_closed:
+            return
+        now = pool.activity()
+        if now != seen:
+            seen, is_trimmed = now, False
+        elif not is_trimmed:
+            is_trimmed = True
+            # A device that refuses is met again by the next call that needs it.
+            with contextlib.suppress(MadlError):
+                pool.trim(keep)
+        del pool  # else this thread would keep it while it waits
 
 
 # For each fork under way: the pools whose locks it holds.

@@ -78,23 +78,16 @@ class DeviceBudget:
         # By pool, so that one whose call was interrupted can correct its part. Both
         # change together, and nothing is called between them: see the class.
         self._drawn: defaultdict[object, int] = defaultdict(int)
-        self._committed_nbytes = 0
+        self.committed_nbytes = 0
+        """Bytes that all pools have committed, or are about to."""
         self._tags: dict[str, TagBudget] = {}
         self._lock = threading.RLock()
         _all.add(self)
 
     def tag(self, name: str) -> "TagBudget":
         """Return what all pools have of a tag, and of the tags below it."""
-        budget = self._tags.get(name)
-        if budget is None:
-            # Atomic: of two threads both get what the first one put there.
-            budget = self._tags.setdefault(name, TagBudget(name))
-        return budget
-
-    @property
-    def committed_nbytes(self) -> int:
-        """Bytes that all pools have committed, or are about to."""
-        return self._committed_nbytes
+        # Atomic: of two threads both get what the first one put there.
+        return self._tags.setdefault(name, TagBudget(name))
 
     @property
     def room_nbytes(self) -> int | None:
@@ -106,10 +99,10 @@ class DeviceBudget:
     def claim(self, pool: object, nbytes: int) -> bool:
         """Count bytes of a pool as committed, unless that would pass the limit."""
         with self._lock:
-            committed = self._committed_nbytes + nbytes
+            committed = self.committed_nbytes + nbytes
             if self.limit_nbytes is not None and committed > self.limit_nbytes:
                 return False
-            self._committed_nbytes = committed
+            self.committed_nbytes = committed
             self._drawn[pool] += nbytes
             self.soft.look(committed)
             return True
@@ -117,14 +110,14 @@ class DeviceBudget:
     def give_back(self, pool: object, nbytes: int) -> None:
         """Count bytes of a pool as committed no more."""
         with self._lock:
-            self._committed_nbytes -= nbytes
+            self.committed_nbytes -= nbytes
             self._drawn[pool] -= nbytes
             self._look_at(pool)
 
     def correct(self, pool: object, nbytes: int) -> None:
         """Set what a pool has committed."""
         with self._lock:
-            self._committed_nbytes += nbytes - self._drawn[pool]
+            self.committed_nbytes += nbytes - self._drawn[pool]
             self._drawn[pool] = nbytes
             self._look_at(pool)
 
@@ -132,7 +125,7 @@ class DeviceBudget:
         """Keep no pool that has nothing; see where the limits stand."""
         if not self._drawn[pool]:
             del self._drawn[pool]
-        self.soft.look(self._committed_nbytes)
+        self.soft.look(self.committed_nbytes)
 
     def drawn_by(self, pool: object) -> int:
         """Return the bytes that one pool has committed, or is about to."""
@@ -151,7 +144,7 @@ class DeviceBudget:
     def forget_lock(self) -> None:
         """Make the lock anew in a forked child: its holder may be gone."""
         self._lock = threading.RLock()
-        self._committed_nbytes = sum(self._drawn.values())
+        self.committed_nbytes = sum(self._drawn.values())
 
 
 class TagBudget:

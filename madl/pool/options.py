@@ -57,11 +57,6 @@ class PoolOptions(NamedTuple):
     zero: Zero = False
     debug: DebugOptions = DebugOptions()
 
-    @property
-    def limits_nbytes(self) -> tuple[int | None, int | None]:
-        """What may be committed at once, and from where on there is a warning."""
-        return self.limit_nbytes, self.soft_limit_nbytes
-
     def look_ahead_of(self, band: int) -> int:
         """Return how many blocks that fit are looked at in a band."""
         if self.fit == "best":
@@ -149,6 +144,11 @@ def check_soft_limit(soft_limit: int | str | None, limit: int | None) -> int | N
     return nbytes
 
 
+def _lack(backend: CountedBackend, what: str, option: str) -> MissingCapabilityError:
+    """Return the error for an option that the device cannot honour."""
+    return MissingCapabilityError(backend.device, what, f"leave out {option}=")
+
+
 def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
     if wanted not in (None, True, False):
         raise TypeError(f"pooling must be True, False or None, got {wanted!r}")
@@ -156,11 +156,8 @@ def _is_pooling(backend: CountedBackend, wanted: bool | None) -> bool:
         # Other processes see all of a reservation, so its block is alone there; and
         # may see it for as long as they like, so it is never handed out again.
         if wanted:
-            raise MissingCapabilityError(
-                backend.device,
-                "reuse of blocks, which other processes may still see",
-                "leave out pooling=",
-            )
+            what = "reuse of blocks, which other processes may still see"
+            raise _lack(backend, what, "pooling")
         return False
     if wanted is None:
         return bool(settings.read("pooling", backend.device))
@@ -172,9 +169,7 @@ def _page_nbytes(
 ) -> int:
     if Capability.COMMIT not in backend.capabilities:
         if page_size is not None:
-            raise MissingCapabilityError(
-                backend.device, "pages, which page_size= sets", "leave out page_size="
-            )
+            raise _lack(backend, "pages, which page_size= sets", "page_size")
         return backend.granularity
     if page_size is None:
         page_nbytes = cast("CommitBackend", backend.backend).page_nbytes
@@ -217,9 +212,7 @@ def _check_zero(backend: CountedBackend, zero: Zero) -> Zero:
         raise ValueError(f"zero must be True, False or 'free', got {zero!r}")
     is_possible = is_zeroed_by_host(backend) or Capability.FILL in backend.capabilities
     if zero and not is_possible:
-        raise MissingCapabilityError(
-            backend.device, "way to write zeros", "leave out zero="
-        )
+        raise _lack(backend, "way to write zeros", "zero")
     return zero
 
 
@@ -239,9 +232,7 @@ def _choose_huge_pages(
         inner = cast("HugePageBackend", backend.backend)
         inner.choose_pages(page_nbytes, huge=wanted)
     elif wanted is not None:
-        raise MissingCapabilityError(
-            backend.device, "huge pages", "leave out huge_pages="
-        )
+        raise _lack(backend, "huge pages", "huge_pages")
 
 
 def _choose_prefault(
@@ -251,9 +242,7 @@ def _choose_prefault(
     if Capability.PREFAULT in backend.capabilities:
         cast("PrefaultBackend", backend.backend).choose_prefault(prefault=wanted)
     elif wanted:
-        raise MissingCapabilityError(
-            backend.device, "memory that can be faulted in", "leave out prefault="
-        )
+        raise _lack(backend, "memory that can be faulted in", "prefault")
 
 
 def _choose_node(backend: CountedBackend, node: int | None) -> None:
@@ -264,9 +253,7 @@ def _choose_node(backend: CountedBackend, node: int | None) -> None:
     if Capability.NUMA in backend.capabilities:
         cast("NumaBackend", backend.backend).choose_node(node)
     elif node is not None:
-        raise MissingCapabilityError(
-            backend.device, "NUMA nodes", "leave out numa_node="
-        )
+        raise _lack(backend, "NUMA nodes", "numa_node")
 
 
 def _by_handles(backend: CountedBackend) -> HandlePagesBackend | None:

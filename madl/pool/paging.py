@@ -87,11 +87,9 @@ def _idle_elsewhere(
     arena: Arena, offset: int, nbytes: int, donors: Sequence[Arena]
 ) -> int:
     """Return how many pages of the donors are idle, without those under a range."""
-    idle = 0
-    for donor in donors:
-        idle += donor.blocks.pages.idle
-        if donor is arena:
-            idle -= donor.blocks.pages.idle_under(offset, nbytes)
+    idle = sum(donor.blocks.pages.idle for donor in donors)
+    if arena in donors:
+        idle -= arena.blocks.pages.idle_under(offset, nbytes)
     return idle
 
 

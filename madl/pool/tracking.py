@@ -333,29 +333,19 @@ class Tags:
             OutOfMemoryError: A limit stays exceeded. Nothing is counted.
         """
         usage = self.usage_of(tag)
+        attempt = functools.partial(usage.claim, nbytes, bounds, self._device)
         refused = None
         try:
-            usage.claim(nbytes, bounds, self._device)
+            attempt()
         except OutOfMemoryError as error:
             refused = error.report.tag_limit
         if refused is not None:  # here, so that the error is no context of the next
-            self._reclaim(usage, bounds, nbytes, refused, pool)
+            capacity = align_up(nbytes, BLOCK_GRANULARITY)
+            request = Request(nbytes, capacity, tag_limit=refused)
+            if nbytes > refused.limit_nbytes:
+                raise pool.out_of_memory(request)
+            reclaim(pool, request, self._reclaimers.steps(nbytes), attempt)
         return usage
-
-    def _reclaim(
-        self,
-        usage: TagUsage,
-        bounds: dict[str, TagScope],
-        nbytes: int,
-        refused: TagLimit,
-        pool: Short,
-    ) -> None:
-        capacity = align_up(nbytes, BLOCK_GRANULARITY)
-        request = Request(nbytes, capacity, tag_limit=refused)
-        if nbytes > refused.limit_nbytes:
-            raise pool.out_of_memory(request)
-        attempt = functools.partial(usage.claim, nbytes, bounds, self._device)
-        reclaim(pool, request, self._reclaimers.steps(nbytes), attempt)
 
     def stats(self) -> dict[str, TagStats]:
         """Return the figures of each tag."""

@@ -86,7 +86,9 @@ class Spillable:
         self.last_used = next(_uses)
         # Re-entrant: a restore allocates, and the pool may ask this thread to spill.
         self._lock = threading.RLock()
-        queue_of(self._pool, priority).add(self)
+        queue = queue_of(self._pool, priority)
+        with _lock:
+            queue.members.add(self)
 
     @property
     def is_spilled(self) -> bool:
@@ -211,11 +213,6 @@ class SpillQueue:
 
     def __init__(self) -> None:
         self.members: weakref.WeakSet[Spillable] = weakref.WeakSet()
-
-    def add(self, spillable: Spillable) -> None:
-        """Ask this one too from now on, as long as it lives."""
-        with _lock:
-            self.members.add(spillable)
 
     def spill_oldest(self, nbytes: int) -> Freed:
         """Spill what was not used for the longest time, until so much is free."""

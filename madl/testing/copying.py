@@ -33,7 +33,7 @@ class CopyTests(BackendCase):
             bench.backend.copy_from_host(reservation, ODD_OFFSET, memoryview(data))
             expected[ODD_OFFSET:stop] = data
             found = bench.copied(reservation, 0, nbytes)
-            assert_bytes(found, bytes(expected), "after a copy into the middle")
+            assert_bytes(found, expected, "after a copy into the middle")
             part = bench.copied(reservation, ODD_OFFSET, ODD_NBYTES)
             assert_bytes(part, data, "copied out of the middle")
 

@@ -61,9 +61,7 @@ class StreamTests(BackendCase):
             bench.backend.copy_inside(reservation, 0, target, 0, nbytes, stream=stream)
             bench.backend.copy_to_host(target, 0, memoryview(found), stream=stream)
             bench.backend.synchronize(bench.backend.record(stream))
-            assert_bytes(
-                bytes(found), b"\x02" * nbytes, "filled with 1, then 2, then copied"
-            )
+            assert_bytes(found, b"\x02" * nbytes, "filled with 1, then 2, then copied")
 
     def test_a_stream_waits_for_another(self) -> None:
         with self.workbench(*_FILL_AND_COPY) as bench:
@@ -77,9 +75,7 @@ class StreamTests(BackendCase):
             found = bytearray(nbytes)
             bench.backend.copy_to_host(reservation, 0, memoryview(found), stream=second)
             bench.backend.synchronize(bench.backend.record(second))
-            assert_bytes(
-                bytes(found), b"\x03" * nbytes, "copied by a stream that waited"
-            )
+            assert_bytes(found, b"\x03" * nbytes, "copied by a stream that waited")
 
     def test_released_memory_is_kept_for_the_work_that_is_queued(self) -> None:
         with self.workbench(*_FILL_AND_COPY) as bench:
@@ -92,9 +88,7 @@ class StreamTests(BackendCase):
             end = bench.backend.record(stream)
             bench.release(reservation)
             bench.backend.synchronize(end)
-            assert_bytes(
-                bytes(found), b"\x03" * nbytes, "released while a copy was queued"
-            )
+            assert_bytes(found, b"\x03" * nbytes, "released while a copy was queued")
 
     def test_an_event_stands_where_it_was_recorded(self) -> None:
         with self.workbench(*_FILL_AND_COPY) as bench:
@@ -107,7 +101,7 @@ class StreamTests(BackendCase):
             event = bench.backend.record(stream)
             bench.backend.fill(reservation, 0, bench.unit, 0, stream=stream)
             bench.backend.synchronize(event)
-            assert_bytes(bytes(found), data, "copied before the event")
+            assert_bytes(found, data, "copied before the event")
             bench.backend.synchronize(bench.backend.record(stream))
             bench.assert_holds(reservation, 0, bytes(bench.unit), "filled")
 

@@ -9,7 +9,7 @@ from madl.backends.protocol import Capability
 from madl.errors import MissingCapabilityError
 from madl.testing.case import BackendCase
 from madl.testing.committing import use
-from madl.testing.workbench import Workbench, pattern
+from madl.testing.workbench import Workbench
 
 _NO_NODE = 1 << 20
 
@@ -102,14 +102,10 @@ def _commit_pages(bench: Workbench, page: int) -> None:
 
 
 def _take_and_use(bench: Workbench) -> None:
-    """Take memory, use its last bytes, and give it back in both ways."""
+    """Take memory, use its ends, and give it back in both ways."""
     unit = bench.unit
     reservation = bench.usable(2 * unit)
-    if bench.has_content:
-        data = pattern(8, unit)
-        bench.write(reservation, 2 * unit - 8, data)
-        what = "the end of what was chosen for"
-        bench.assert_holds(reservation, 2 * unit - 8, data, what)
+    use(bench, reservation, 0, 2 * unit)
     if bench.has(Capability.COMMIT):
         bench.backend.decommit(reservation, unit, unit)
     bench.release(reservation)

@@ -9,7 +9,7 @@ from unittest import SkipTest
 from madl.backends.protocol import Capability
 from madl.errors import AttachError, MissingCapabilityError
 from madl.testing.case import BackendCase
-from madl.testing.workbench import Workbench, pattern
+from madl.testing.workbench import pattern
 
 _NO_ORDER = -1  # DLPack's stream for an importer that sees to the order itself
 
@@ -17,12 +17,8 @@ _NO_ORDER = -1  # DLPack's stream for an importer that sees to the order itself
 class ShareTests(BackendCase):
     """What ``Capability.SHARE`` promises, tried within this process."""
 
-    def _sharing(self) -> Workbench:
-        self.content_workbench(Capability.SHARE)  # skips where bytes are not reached
-        return self.workbench(Capability.SHARE)
-
     def test_what_is_attached_is_the_memory_itself(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             nbytes = 2 * bench.unit
             owned = bench.usable(nbytes)
             attached = bench.attach(bench.backend.share(owned), 0, nbytes)
@@ -34,7 +30,7 @@ class ShareTests(BackendCase):
                 bench.assert_holds(reads, 0, data, "written on the other side")
 
     def test_a_part_is_attached_from_where_it_starts(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             owned, data = bench.written(3 * bench.unit)
             shared = bench.backend.share(owned)
             attached = bench.attach(shared, bench.unit, bench.unit)
@@ -42,7 +38,7 @@ class ShareTests(BackendCase):
             bench.assert_holds(attached, 0, expected, "the middle third")
 
     def test_what_is_attached_is_shared_on(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             owned, data = bench.written(3 * bench.unit)
             tail = bench.attach(bench.backend.share(owned), bench.unit, 2 * bench.unit)
             end = bench.attach(bench.backend.share(tail), bench.unit, bench.unit)
@@ -50,7 +46,7 @@ class ShareTests(BackendCase):
             bench.assert_holds(end, 0, expected, "the last third, by way of two")
 
     def test_what_was_shared_outlives_its_owner(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             bench.release(owned)
@@ -60,14 +56,14 @@ class ShareTests(BackendCase):
             bench.assert_holds(attached, 0, data, what)
 
     def test_what_is_attached_is_released_alone(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             bench.release(bench.attach(shared, 0, bench.unit))
             bench.assert_holds(owned, 0, data, "after an attachment was released")
 
     def test_multiprocessing_can_send_it(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             owned, data = bench.written(bench.unit)
             shared = bench.backend.share(owned)
             try:
@@ -78,7 +74,7 @@ class ShareTests(BackendCase):
             bench.assert_holds(attached, 0, data, "sent and attached")
 
     def test_more_than_was_shared_is_not_attached(self) -> None:
-        with self._sharing() as bench:
+        with self.content_workbench(Capability.SHARE) as bench:
             shared = bench.backend.share(bench.usable(bench.unit))
             try:
                 bench.attach(shared, bench.unit, bench.unit)

@@ -10,6 +10,8 @@ from madl.sizes import align_up, format_nbytes
 
 USUAL_UNIT_NBYTES = 4096
 
+_Bytes = bytes | bytearray
+
 
 class Workbench:
     """Takes from a backend, and gives back what is left at the end.
@@ -94,11 +96,7 @@ class Workbench:
         return self.copied(reservation, offset, nbytes)
 
     def assert_holds(
-        self,
-        reservation: Reservation,
-        offset: int,
-        expected: bytes | bytearray,
-        what: str,
+        self, reservation: Reservation, offset: int, expected: _Bytes, what: str
     ) -> None:
         """Fail with the first byte that is not as expected."""
         assert_bytes(self.read(reservation, offset, len(expected)), expected, what)
@@ -158,7 +156,7 @@ def pattern(nbytes: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 
 
-def assert_bytes(found: bytes, expected: bytes | bytearray, what: str) -> None:
+def assert_bytes(found: _Bytes, expected: _Bytes, what: str) -> None:
     """Fail with the first byte that differs."""
     if found == expected:
         return
