@@ -16,8 +16,6 @@ _OURS = os.path.dirname(__file__) + os.sep
 depth = 0
 """Lines of its callers that each allocation remembers: the most that is wanted now."""
 
-_wanted: list[int] = []
-
 
 class Line(NamedTuple):
     """A line of a program that was on the way to an allocation.
@@ -50,26 +48,10 @@ TOO_MANY: Stack = (Line("(too many different lines)", 0, ""),)
 _kept: dict[Stack, Stack] = {}
 
 
-def want(lines: int) -> None:
-    """Let allocations remember so many lines, until ``want_no_more``."""
-    _wanted.append(lines)
-    _set_depth()
-
-
-def want_no_more(lines: int) -> None:
-    """End what ``want`` began."""
-    _wanted.remove(lines)
-    _set_depth()
-
-
-def _set_depth() -> None:
+def remember(lines: int) -> None:
+    """Let each allocation remember so many lines of its callers from now on."""
     global depth  # read on every watched allocation
-    while True:
-        depth = max(_wanted, default=0)
-        # A race: a thread that changed _wanted after max() may have stored its depth
-        # before this store, which would undo it. Compare again.
-        if depth == max(_wanted, default=0):
-            return
+    depth = lines
 
 
 def caller() -> FrameType | None:

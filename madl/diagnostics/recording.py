@@ -9,14 +9,13 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from madl import hotpath, stacks
 from madl.diagnostics.traces.journal import Journal, JournalWriter
 from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.traces.text import check_depth
 from madl.diagnostics.traces.writer import file_behind, one_line, write_trace
 from madl.errors import FileFormatError
-from madl.hotpath.reentrancy import living
-from madl.pool import tracking
+from madl.hotpath.reentrancy import living, try_lock
+from madl.pool.tracking import Wish, wanted
 from madl.stacks import Stack
 
 
@@ -40,25 +39,19 @@ class Recorder:
         self._has_ended = False
         _recorders.add(self)
 
-    def start(self) -> None:
-        """Listen from now on."""
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear of what is allocated inside the block."""
         if self.is_listener:
-            # Depth first: another thread's allocation in between is missing from the
-            # trace, and in the other order would be in it without its stack.
-            stacks.want(self._depth)
-            tracking.listeners.append(self)
-            hotpath.change_watch_count(+1)
-        else:
-            self._journal.journal.listen(self._journal.define_tag)
-
-    def stop(self) -> None:
-        """Listen no more."""
-        if self.is_listener:
-            hotpath.change_watch_count(-1)
-            tracking.listeners.remove(self)
-            stacks.want_no_more(self._depth)
-        else:
-            self._journal.journal.stop_listening()
+            with wanted(Wish(lines=self._depth, listener=self)):
+                yield
+            return
+        journal = self._journal.journal
+        try:
+            journal.listen(self._journal.define_tag)
+            yield
+        finally:
+            journal.stop_listening()
 
     def allocated(
         self, nbytes: int, tag: str | None, stream_number: int, stack: Stack
@@ -132,11 +125,7 @@ class Recorder:
         lock: to wait would deadlock. What it queues is drained by the owner, or else
         with the next event or at the end.
         """
-        if self._writing.acquire(blocking=False):
-            try:
-                self._drain()
-            finally:
-                self._writing.release()
+        try_lock(self._writing, self._drain, otherwise=None)
 
     def _drain(self) -> None:
         while self._queue:
@@ -191,9 +180,8 @@ def record(
         raise ValueError(f"path must name a file, got {os.fspath(path)!r}")
     one_line("name", name)
     recorder = Recorder(target, name=name, depth=check_depth(stacks))
-    recorder.start()
     try:
-        yield recorder
+        with recorder.listening():
+            yield recorder
     finally:
-        recorder.stop()
         recorder.finish()

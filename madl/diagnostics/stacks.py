@@ -3,8 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from madl import hotpath, stacks
-from madl.pool import tracking
+from madl.pool.tracking import Wish, wanted
 
 
 @contextlib.contextmanager
@@ -24,13 +23,8 @@ def keep_stacks(depth: int = 1) -> Iterator[None]:
     """
     if depth < 1:
         raise ValueError(f"depth must be positive, got {depth}")
-    stacks.want(depth)
-    hotpath.change_watch_count(+1)
-    try:
+    with wanted(Wish(lines=depth)):
         yield
-    finally:
-        hotpath.change_watch_count(-1)
-        stacks.want_no_more(depth)
 
 
 @contextlib.contextmanager
@@ -46,9 +40,5 @@ def debug(depth: int = 1) -> Iterator[None]:
     Args:
         depth: As for ``keep_stacks``.
     """
-    with keep_stacks(depth):
-        tracking.change_drop_warnings(+1)
-        try:
-            yield
-        finally:
-            tracking.change_drop_warnings(-1)
+    with keep_stacks(depth), wanted(Wish(warns_of_drops=True)):
+        yield

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 
-from madl import hotpath
 from madl.pool import tracking
 from madl.pool.options import check_soft_limit
 from madl.pool.tracking import TagPath, TagScope
@@ -46,12 +45,11 @@ def tag(
     scope = TagScope(name, limit_nbytes, soft_limit_nbytes)
     path = TagPath.of((*_scopes(), scope))
     assert path is not None, "it has a scope"
-    tracking.current_tag.set(path)
-    hotpath.change_watch_count(+1)
     try:
-        yield path.name
+        tracking.current_tag.set(path)
+        with tracking.wanted():
+            yield path.name
     finally:
-        hotpath.change_watch_count(-1)
         # Not a reset to the path before: of two generators, the first may end first.
         left = tuple(one for one in _scopes() if one is not scope)
         tracking.current_tag.set(TagPath.of(left))

@@ -6,8 +6,7 @@ import itertools
 import tracemalloc
 from collections.abc import Iterator
 
-from madl import hotpath
-from madl.pool import tracking
+from madl.pool.tracking import Wish, wanted
 from madl.stacks import Stack
 
 DOMAIN = 0x6D61646C
@@ -60,13 +59,8 @@ def show_in_tracemalloc() -> Iterator[None]:
     And with ``start(10)``: up to seven lines are madl's own. Allocations cost more
     while this is in force.
     """
-    tracking.listeners.append(_tracer)
-    hotpath.change_watch_count(+1)
-    try:
+    with wanted(Wish(listener=_tracer)):
         yield
-    finally:
-        hotpath.change_watch_count(-1)
-        tracking.listeners.remove(_tracer)
 
 
 _tracer = Tracer()

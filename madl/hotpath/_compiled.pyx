@@ -88,12 +88,10 @@ cdef madl_journal* journals = NULL
 cdef object number_tag = None
 
 
-def change_watch_count(int by):
-    """Tell every pool that a tag or a recording has become active, or has ended."""
+def set_watch_count(int count):
+    """Tell every pool how many tags and recordings are active."""
     global active_watches
-    madl_enter(&guard)
-    active_watches += by
-    madl_leave(&guard)
+    active_watches = count
 
 
 cdef void guard_journals() noexcept nogil:
@@ -1281,3 +1279,42 @@ cdef _state(Block* block):
         None if block.watch is NULL else (<object>block.watch).tag,
         () if block.watch is NULL else (<object>block.watch).stack,
     )
+
+
+cdef long long ends = 0
+
+
+cdef class Uses:
+    """As in ``madl.hotpath.uses``; no signal handler runs in the middle of it."""
+
+    cdef public object lock
+    cdef readonly Py_ssize_t users
+    cdef readonly long long last_used
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.count(0)
+
+    def __class_getitem__(cls, used):
+        return cls
+
+    def __enter__(self):
+        with self.lock:
+            used = self.restored()
+            # After it, C only: what raises from here on comes in the with block.
+            madl_enter(&guard)
+            self.users += 1
+            madl_leave(&guard)
+        return used
+
+    def __exit__(self, *error):
+        # Without the lock: a handler could raise while it is waited for.
+        self.count(-1)
+
+    cdef void count(self, int by) noexcept:
+        global ends
+        madl_enter(&guard)
+        self.users += by
+        ends += 1
+        self.last_used = ends
+        madl_leave(&guard)

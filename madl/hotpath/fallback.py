@@ -28,6 +28,7 @@ from madl.hotpath.shared import (
     Watch,
     special,
 )
+from madl.hotpath.uses import Uses as Uses
 
 _MOST_BINS = 1 << 16
 _IN_FREE = 0, 0  # what a block is taken by between its end and its list
@@ -35,10 +36,9 @@ _IN_FREE = 0, 0  # what a block is taken by between its end and its list
 _active_watches = 0  # global, since it is read on every allocation
 
 
-def change_watch_count(by: int) -> None:
+def set_watch_count(count: int) -> None:
     global _active_watches
-    with counting:
-        _active_watches += by
+    _active_watches = count
 
 
 class Block:

@@ -11,7 +11,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+
+
+class Lock(Protocol):
+    """A lock of the interpreter's own, so that each method is one step."""
+
+    def acquire(self, blocking: bool = ...) -> bool:
+        """Take it, or return False."""
+
+    def release(self) -> None:
+        """Give it back."""
+
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -88,6 +99,24 @@ def while_counting(
             return function(*args, **kwargs)
 
     return held
+
+
+def try_lock(lock: Lock, act: Callable[[], _Result], *, otherwise: _Result) -> _Result:
+    """Return what ``act`` returns, called with a lock held; else, ``otherwise``.
+
+    What is called may be interrupted anywhere by a signal handler that raises, and the
+    lock is released. A handler runs where a call returns: between an ``acquire()`` and
+    the ``try`` behind it the lock would be held for ever.
+    """
+    # No call of Python's: unpacking calls acquire() and stores what it returns in two
+    # instructions, between which no signal is looked for.
+    (is_locked,) = map(lock.acquire, (False,))
+    if not is_locked:
+        return otherwise
+    try:
+        return act()
+    finally:
+        lock.release()
 
 
 def living(members: Iterable[_Member]) -> list[_Member]:

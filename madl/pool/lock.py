@@ -90,15 +90,14 @@ class PoolLock:
         shared = self._shared
         ident = threading.get_ident()
         held = locks_held.get(ident, 0)
-        locked: list[bool] = []
+        # As in ``try_lock``, whose function a handler could run in before the lock is
+        # known to be held: no call from here to the stores.
+        (is_locked,) = map(shared.lock.acquire, (False,))
+        if not is_locked:
+            return False
+        shared.lock_holder = ident
+        locks_held[ident] = held + 1
         try:
-            # One call acquires and notes it: a handler that raised between two would
-            # leave the lock locked for ever.
-            locked.extend(map(shared.lock.acquire, (False,)))
-            if True not in locked:
-                return False
-            shared.lock_holder = ident
-            locks_held[ident] = held + 1
             act()
             return True
         except MadlError:
@@ -107,7 +106,6 @@ class PoolLock:
             shared.was_interrupted = True
             raise
         finally:
-            if True in locked:
-                locks_held[ident] = held
-                shared.lock_holder = 0
-                shared.lock.release()
+            locks_held[ident] = held
+            shared.lock_holder = 0
+            shared.lock.release()

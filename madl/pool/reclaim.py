@@ -84,11 +84,13 @@ class Reclaimers:
         yield Step("garbage collection", gc.collect, most_turns=1)
 
     def _run(self, callback: Callable[[int], object], nbytes: int) -> object:
-        self._running.add(threading.get_ident())
+        ident = threading.get_ident()
         try:
+            self._running.add(ident)
             return callback(nbytes)
         finally:
-            self._running.discard(threading.get_ident())
+            # A call of C first: a signal handler that raises comes after it.
+            self._running.discard(ident)
 
 
 class Short(Protocol):

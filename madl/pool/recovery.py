@@ -8,6 +8,7 @@ they leave free, and of pages in an unknown state the device is told to keep not
 
 from collections import defaultdict
 
+from madl.pool.arena import Arena
 from madl.pool.parts import Parts
 
 
@@ -51,7 +52,7 @@ def _rebuild(parts: Parts) -> bool:
     is_complete = all(lane.bins.gather_lost() for lane in lanes)
     # Arenas before blocks: a dedicated one that a finalizer adds between the two would
     # be rebuilt without its block.
-    arenas = growth.all_arenas()
+    arenas = _known_arenas(parts)
     placed = defaultdict(list)
     for state in parts.streams.states():
         placed[state.arena].append((state.offset, state.capacity))
@@ -61,3 +62,17 @@ def _rebuild(parts: Parts) -> bool:
         lambda: sum(arena.committed_nbytes for arena in growth.all_arenas())
     )
     return parts.shared.recount(parts.streams.states) and is_complete
+
+
+def _known_arenas(parts: Parts) -> list[Arena]:
+    """Return the arenas whose blocks are all in the lists of lanes.
+
+    Blocks of a stream without a lane are in none, so what is free there is not known.
+    """
+    listed = [lane.growth for lane in parts.streams.lanes]
+    others = [one for one in parts.growth.family if one not in listed]
+    return [
+        arena
+        for arena in parts.growth.all_arenas()
+        if not any(other.is_own(arena) for other in others)
+    ]

@@ -4,13 +4,14 @@ A tracked block has a watch, which counts its free for the tag and tells the lis
 Untracked ones, which are most, cost nothing of this.
 """
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
-from madl import stacks
+from madl import hotpath, stacks
 from madl.errors import OutOfMemoryError, OutOfMemoryReport
 from madl.errors.report import Request, TagLimit
 from madl.hotpath import BLOCK_GRANULARITY, Watch
@@ -23,7 +24,7 @@ from madl.stacks import Stack
 
 
 class Listener(Protocol):
-    """Is told of every allocation and free while it is in ``listeners``.
+    """Is told of every allocation and free while it is ``wanted``.
 
     Called with no lock held. ``freed`` also runs in finalizers: it must not block,
     allocate from a pool, or raise.
@@ -45,7 +46,8 @@ class Listener(Protocol):
         """Take note of a free."""
 
 
-listeners: list[Listener] = []
+listeners: tuple[Listener, ...] = ()
+"""Those that are told now."""
 
 
 class TagScope:
@@ -89,8 +91,8 @@ class TagPath(NamedTuple):
 
 current_tag: ContextVar[TagPath | None] = ContextVar("madl_tag", default=None)
 
-warns_of_drops = 0
-"""How many programs want a warning when a handle is dropped without ``free()``."""
+warns_of_drops = False
+"""Whether a warning is wanted when a handle is dropped without ``free()``."""
 
 _NOTHING: tuple[None, dict[str, TagScope]] = (None, {})
 
@@ -228,14 +230,14 @@ class BlockWatch(Watch):
         self.tag = tag
         self.stack = stacks.capture() if stacks.depth else ()
         self.is_viewed = False
-        self._is_missed = warns_of_drops > 0
+        self._is_missed = warns_of_drops
         self.nbytes = nbytes
         self.padding = 0
         self._heard: Sequence[tuple[Listener, int]] = ()
         if listeners:
             self._heard = [
                 (listener, listener.allocated(nbytes, tag, stream_number, self.stack))
-                for listener in list(listeners)
+                for listener in listeners
             ]
 
     def count(self, padding: int) -> None:
@@ -292,11 +294,57 @@ def effective_tag(tag: str | None) -> tuple[str | None, dict[str, TagScope]]:
     return tag, {} if path is None else path.bounds
 
 
-@while_counting
-def change_drop_warnings(by: int) -> None:
-    """Begin, or end, to warn of handles that are dropped without a free."""
-    global warns_of_drops  # read with every watched block
-    warns_of_drops += by
+class Wish(NamedTuple):
+    """What a part of a program wants of every allocation, besides that it is watched.
+
+    Attributes:
+        lines: Of its callers, that it remembers.
+        listener: That is told of it.
+        warns_of_drops: Whether a drop without ``free()`` warns.
+    """
+
+    lines: int = 0
+    listener: Listener | None = None
+    warns_of_drops: bool = False
+
+
+_wishes: dict[object, Wish] = {}
+"""By owner. A wish begins with one store and ends with one removal, each atomic, so an
+interruption leaves it in force or not. All figures are made from what is here."""
+
+
+@contextlib.contextmanager
+def wanted(wish: Wish = Wish()) -> Iterator[None]:  # noqa: B008  # it is immutable
+    """Let every allocation inside the block be watched, in all threads and pools."""
+    owner = object()
+    try:
+        _wishes[owner] = wish
+        _put_in_force(wish)
+        yield
+    finally:
+        try:
+            # A call of C, with nothing before it: a signal handler that raises comes
+            # after it, and the wish of a block that has ended is not in force for ever.
+            _wishes.pop(owner, None)
+        finally:
+            _put_in_force(wish)
+
+
+def _put_in_force(changed: Wish) -> None:
+    """Set what the hot path reads, after a wish has come or gone."""
+    global listeners, warns_of_drops  # read with every watched block
+    # A race: a thread that changed the wishes after they were read here may have set
+    # its figures before this one sets older ones. Compare again.
+    count = -1
+    while count != len(_wishes):
+        count = len(_wishes)
+        hotpath.set_watch_count(count)
+    wishes = None if changed != Wish() else [*_wishes.values()]
+    while wishes != (now := [*_wishes.values()]):
+        wishes = now
+        stacks.remember(max((wish.lines for wish in wishes), default=0))
+        listeners = tuple(wish.listener for wish in wishes if wish.listener)
+        warns_of_drops = any(wish.warns_of_drops for wish in wishes)
 
 
 class Tags:

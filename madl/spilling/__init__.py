@@ -1,6 +1,5 @@
 """Spilling: move the content of unused memory out, when a pool runs out of memory."""
 
-import itertools
 import os
 import sys
 import threading
@@ -8,8 +7,8 @@ import weakref
 from typing import Literal, NoReturn
 
 from madl.errors import MadlError
-from madl.hotpath import Memory, detach, is_viewed, place_of
-from madl.hotpath.reentrancy import living
+from madl.hotpath import Memory, Uses, detach, is_viewed, place_of
+from madl.hotpath.reentrancy import living, try_lock
 from madl.memory.place import has_slices, is_plain_host
 from madl.pool import Pool
 from madl.pool.reclaim import Freed
@@ -20,10 +19,8 @@ PLACES = ("host", "file")
 MOST_PASSES = 100
 """Scans of all members for one request, while other threads use them."""
 
-_uses = itertools.count()
 
-
-class Spillable:
+class Spillable(Uses[Memory]):
     r"""A memory that may be spilled while it is not in use, and comes back when it is.
 
     >>> import madl
@@ -55,6 +52,10 @@ class Spillable:
         ValueError: ``to`` is neither, a directory was given for the host, or the memory
             is a slice or was freed.
 
+    ``with`` restores it first, and raises ``OutOfMemoryError`` where there is no room,
+    ``OSError`` where its file cannot be read, ``ValueError`` where it was closed; in
+    the first two cases it stays spilled.
+
     Thread-safe. A file is open for each memory that is spilled to one.
     """
 
@@ -82,10 +83,7 @@ class Spillable:
         self._directory = None if directory is None else os.fspath(directory)
         self._memory: Memory | None = memory
         self._copy: Copy | None = None
-        self._users = 0
-        self.last_used = next(_uses)
-        # Re-entrant: a restore allocates, and the pool may ask this thread to spill.
-        self._lock = threading.RLock()
+        super().__init__()
         queue = queue_of(self._pool, priority)
         with _lock:
             queue.members.add(self)
@@ -95,25 +93,9 @@ class Spillable:
         """Whether the content is elsewhere now."""
         return self._copy is not None
 
-    def __enter__(self) -> Memory:
-        """Return the memory, restored if need be; it stays until the block ends.
-
-        Raises:
-            OutOfMemoryError: There is no room for it. It stays spilled.
-            OSError: Its file cannot be read. It stays spilled.
-            ValueError: It was closed.
-        """
-        with self._lock:
-            memory = self._memory
-            if memory is None:
-                memory = self._restore()
-            self._users += 1
-            return memory
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            self.last_used = next(_uses)
+    def restored(self) -> Memory:
+        """Return the memory for a ``with`` block, which holds the lock."""
+        return self._restore() if self._memory is None else self._memory
 
     def spill(self) -> int:
         """Spill the content now, unless it is in use.
@@ -124,7 +106,7 @@ class Spillable:
         Raises:
             OSError: The file cannot be written. The content stays where it was.
         """
-        with self._lock:
+        with self.lock:
             return self._spill()
 
     def spill_if_unused(self) -> int:
@@ -133,12 +115,7 @@ class Spillable:
         To wait for it could deadlock: two threads, each in the restore of one memory,
         would wait to spill the other's.
         """
-        if not self._lock.acquire(blocking=False):
-            return 0
-        try:
-            return self._spill()
-        finally:
-            self._lock.release()
+        return try_lock(self.lock, self._spill, otherwise=0)
 
     def close(self) -> None:
         """Free the memory, or forget what was spilled of it. May be called twice.
@@ -146,8 +123,8 @@ class Spillable:
         Raises:
             ValueError: It is in use.
         """
-        with self._lock:
-            if self._users:
+        with self.lock:
+            if self.users:
                 raise ValueError(f"{self!r} is in use; close it after its with block")
             memory, self._memory = self._memory, None
             copy, self._copy = self._copy, None
@@ -162,13 +139,13 @@ class Spillable:
         The fork may have come between the two stores of ``_restore`` or ``_spill``: a
         memory that is there has the whole content.
         """
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         if self._memory is not None:
             self._copy = None
 
     def _spill(self) -> int:
         memory = self._memory
-        if memory is None or self._users or is_viewed(memory) or has_slices(memory):
+        if memory is None or self.users or is_viewed(memory) or has_slices(memory):
             return 0
         is_host = self._to == "host"
         self._copy = HostCopy(memory) if is_host else FileCopy(memory, self._directory)

@@ -112,7 +112,6 @@ def _leave(held: list[madl.Memory]) -> None:
     try:
         for recorder in list(recording._recorders):
             held.clear()
-            recorder.stop()
             recorder.finish()
     finally:
         os._exit(0)

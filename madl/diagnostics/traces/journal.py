@@ -197,13 +197,16 @@ class JournalWriter:
             return
         tag_number = self._tags.get(tag, 0) if tag else 0
         if tag and not tag_number:
-            tag_number = self._tags[tag] = _number_after(self._tags)
+            # Defined before it is noted: interrupted in between, it is defined again.
+            tag_number = _number_after(self._tags)
             self.define_tag(tag_number, tag)
+            self._tags[tag] = tag_number
         stack_number = self._stacks.get(stack, 0)
         if stack and not stack_number:
-            stack_number = self._stacks[stack] = _number_after(self._stacks)
+            stack_number = _number_after(self._stacks)
             text = stack_to_text(stack, TEXT_LIMIT_NBYTES)
             self.journal.put(text_records(Text.STACK, stack_number, text))
+            self._stacks[stack] = stack_number
         self.journal.put(context_record(stream, tag_number, stack_number) + plain)
 
     def free(self, key: int) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 import madl
-from madl import Memory, Pool, hotpath
-from madl.pool import tracking
+from madl import Memory, Pool
+from madl.pool.tracking import Wish, wanted
 from madl.stacks import Stack
 
 
@@ -27,12 +27,8 @@ def pool() -> Pool:
 
 @pytest.fixture
 def watched(pool: Pool) -> Memory:
-    tracking.listeners.append(Failing())
-    hotpath.change_watch_count(+1)
-    memory = pool.allocate(100)
-    tracking.listeners.clear()
-    hotpath.change_watch_count(-1)
-    return memory
+    with wanted(Wish(listener=Failing())):
+        return pool.allocate(100)
 
 
 def test_the_block_goes_back_all_the_same(pool: Pool, watched: Memory) -> None:
@@ -55,11 +51,8 @@ def test_and_is_freed_once(pool: Pool, watched: Memory) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_handle_that_is_dropped_likewise(pool: Pool) -> None:
-    tracking.listeners.append(Failing())
-    hotpath.change_watch_count(+1)
-    memory = pool.allocate(100)
-    tracking.listeners.clear()
-    hotpath.change_watch_count(-1)
+    with wanted(Wish(listener=Failing())):
+        memory = pool.allocate(100)
 
     del memory
 

@@ -13,6 +13,7 @@ from madl import Memory, Pool
 from madl.backends.protocol import Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
 from madl.pool.allocate import parts_of
+from madl.pool.tracking import Wish, wanted
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from madl.stacks import Stack
 from tests.fakes import ALIGNMENT, FakeBackend, Fault
@@ -403,13 +404,9 @@ def test_a_listener_that_raises_changes_nothing(pool: Pool) -> None:
     broken = Broken()
     pool.allocate(100, tag="t").free()
     before = figures(pool)[:2], pool.stats().tags
-    madl.pool.tracking.listeners.append(broken)
 
-    try:
-        with pytest.raises(OSError, match="no space left"):
-            pool.allocate(100, tag="t")
-    finally:
-        madl.pool.tracking.listeners.remove(broken)
+    with wanted(Wish(listener=broken)), pytest.raises(OSError, match="no space left"):
+        pool.allocate(100, tag="t")
 
     assert (figures(pool)[:2], pool.stats().tags) == before
 

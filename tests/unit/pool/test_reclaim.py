@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from madl import OutOfMemoryError, Pool, stacks
+from madl import OutOfMemoryError, Pool
 from madl.pool.allocate import parts_of
 from tests.interruptions import comes_between
 
@@ -207,17 +207,6 @@ def test_one_that_goes_while_another_comes_is_gone() -> None:
         assert left == (1 if is_inside else 2)
 
     assert moments > 2
-
-
-def test_lines_that_others_want_no_more_meanwhile_are_not_remembered() -> None:
-    stacks.want(3)
-    for _ in every_moment(lambda: stacks.want(1), lambda: stacks.want_no_more(3)):
-        assert stacks.depth == (1 if 3 not in stacks._wanted else 3)
-        stacks.want_no_more(1)
-        if 3 not in stacks._wanted:
-            stacks.want(3)
-    stacks.want_no_more(3)
-    assert stacks.depth == 0
 
 
 def test_cycles_are_collected_last(pool: Pool) -> None:
