@@ -10,7 +10,9 @@
 1048576 262144.0
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,14 +107,32 @@ def _find(name: str) -> Any:  # noqa: ANN401  # any of the names above
         found = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = found
         return found
-    if name == "backends":
-        return import_module("madl.backends")
+    if name == "backends" or name in _FORMER:
+        return import_module(f"madl.{name}")
     if name == "__version__":
         from importlib.metadata import version
 
         return version("madl")
     raise AttributeError(f"module 'madl' has no attribute {name!r}")
 
+
+class _Former(ModuleType):
+    """A module under the name that earlier reference pages and pickles have for it."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any of the other's
+        return getattr(
+            import_module(_FORMER[self.__name__.removeprefix("madl.")]), name
+        )
+
+
+_FORMER = {
+    "damage": "madl.errors.damage",
+    "shortage": "madl.errors.report",
+    "snapshot": "madl.pool.stats",
+    "stats": "madl.pool.stats",
+}
+for _name in _FORMER:
+    sys.modules[f"madl.{_name}"] = _Former(f"madl.{_name}")
 
 if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
     __getattr__ = _find

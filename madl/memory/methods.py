@@ -290,6 +290,13 @@ def _device(memory: Memory) -> str:
     return pool_of(memory).device
 
 
+def _property(name: str, function: Callable[[Memory], object]) -> property:
+    made = property(function)
+    # As a class does, so that errors tell the name.
+    made.__set_name__(Memory, name)  # type: ignore[attr-defined]  # typeshed lacks it
+    return made
+
+
 def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     function.__name__, function.__qualname__ = name, f"Memory.{name}"
     return function
@@ -333,7 +340,7 @@ _METHODS: dict[str, Callable[..., object]] = {
     "resize": resize,
     "tobytes": transfer.tobytes,
 }
-attach({name: property(function) for name, function in _PROPERTIES.items()})
+attach({name: _property(name, function) for name, function in _PROPERTIES.items()})
 attach({name: _named(name, function) for name, function in _METHODS.items()})
 special.update(
     as_array=views.as_array,
