@@ -22,7 +22,8 @@ from madl.diagnostics.history import (
 from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
 from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
 from madl.sizes import align_up, format_nbytes
@@ -65,7 +66,7 @@ def torch_past(snapshot: TorchSnapshot, device: int) -> TorchPast:
     """
     try:
         return _Past(snapshot, device).tell()
-    except BadEventError as bad:
+    except RefusedError as bad:
         raise FileFormatError(snapshot.path, 0, str(bad)) from None
 
 
@@ -99,7 +100,7 @@ class _Past:
             self._do(event)
         trace = self._builder.finish(self._name)
         if (total := sum(trace.nbytes_of)) >= TOTAL_LIMIT_NBYTES:
-            raise BadEventError(
+            raise RefusedError(
                 f"all requests together must be below {TOTAL_LIMIT_NBYTES} bytes, "
                 f"got {total}"
             )

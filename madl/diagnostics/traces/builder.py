@@ -6,6 +6,7 @@
 from array import array
 from sys import getsizeof
 
+from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Stack
 
@@ -13,10 +14,6 @@ TEXT_LIMIT_NBYTES = 128 << 20
 """Memory for the headers, markers and distinct tags of one trace, at most."""
 _TEXT_OVERHEAD_NBYTES = 128
 """About what a marker or a table entry takes over its text."""
-
-
-class BadEventError(ValueError):
-    """Why an event is refused; readers add the file and the line."""
 
 
 class TraceBuilder:
@@ -76,11 +73,11 @@ class TraceBuilder:
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
         if allocation >= len(self.live):
-            raise BadEventError(
+            raise RefusedError(
                 f"id {allocation} is freed, but only {len(self.live)} are allocated"
             )
         if not self.live[allocation]:
-            raise BadEventError(f"id {allocation} is freed twice")
+            raise RefusedError(f"id {allocation} is freed twice")
         self.live[allocation] = 0
         self.operations.append(~allocation)
 
@@ -120,7 +117,7 @@ class TraceBuilder:
         """Count texts that are kept until the trace is done."""
         self._text_nbytes += _TEXT_OVERHEAD_NBYTES + sum(map(getsizeof, texts))
         if self._text_nbytes > TEXT_LIMIT_NBYTES:
-            raise BadEventError(
+            raise RefusedError(
                 f"headers, markers and tags take more than {TEXT_LIMIT_NBYTES} bytes"
             )
 
@@ -161,7 +158,7 @@ class LiveBlocks:
     ) -> None:
         """Add an allocation."""
         if self._live == LIVE_LIMIT:
-            raise BadEventError(f"more than {LIVE_LIMIT} blocks are live at once")
+            raise RefusedError(f"more than {LIVE_LIMIT} blocks are live at once")
         self._live += 1
         new = self._builder.allocate(nbytes, stream=stream, tag=tag, stack=stack)
         old = self._ids.get(address)

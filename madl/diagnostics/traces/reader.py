@@ -11,12 +11,13 @@ from pathlib import Path, PurePath
 from typing import IO
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.csv import CSV_FIRST_LINE, CsvReader
 from madl.diagnostics.traces.journal import MAGIC, SUFFIX, add_journal
 from madl.diagnostics.traces.lines import (
     PICKLE_START,
     Blocks,
+    RefusedError,
     TraceSource,
     head_of,
     numbered_blocks,
@@ -127,7 +128,7 @@ def _add_lines(
         try:
             if line:
                 reader.add(line)
-        except BadEventError as bad:
+        except RefusedError as bad:
             raise FileFormatError(path, number, str(bad)) from None
     reader.finish()
 
