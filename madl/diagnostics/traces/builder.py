@@ -57,18 +57,17 @@ class TraceBuilder:
                 self._tags[tag] = len(self._tags)
             _extend(self._tag_of, allocation).append(self._tags[tag])
         if stack:
-            self.stack_of_next(stack, allocation)
+            self.stack_of_next(stack)
         self.operations.append(allocation)
         self.nbytes_of.append(nbytes)
         self.live.append(1)
         return allocation
 
-    def stack_of_next(self, stack: Stack, allocation: int | None = None) -> None:
-        """Say where the next allocation, or the one just added, was asked for."""
+    def stack_of_next(self, stack: Stack) -> None:
+        """Say where the next allocation was asked for; the last one said counts."""
         number = self._stacks.setdefault(stack, len(self._stacks))
-        position = len(self.live) if allocation is None else allocation
-        del self._stack_of[position:]
-        _extend(self._stack_of, position).append(number)
+        del self._stack_of[len(self.live) :]
+        _extend(self._stack_of, len(self.live)).append(number)
 
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
