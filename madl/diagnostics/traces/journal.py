@@ -260,12 +260,12 @@ def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         FileFormatError: A record is broken.
     """
     try:
-        reader = _JournalReader(_head(file), builder)
+        reader = _JournalReader(file, builder)
     except RefusedError as bad:
         raise FileFormatError(path, 0, str(bad)) from None
     end = ""
     try:
-        reader.read(file)
+        reader.read()
     except _TornError:
         end = "; what comes after is torn"
     except RefusedError as bad:
@@ -331,19 +331,19 @@ def _records(file: IO[bytes], head: _Head) -> Iterator[tuple[int, int]]:
 
 
 class _JournalReader:
-    def __init__(self, head: _Head, builder: TraceBuilder) -> None:
+    def __init__(self, file: IO[bytes], builder: TraceBuilder) -> None:
+        head = _head(file)
         self.count = 0
         self.blocks = LiveBlocks(builder)
-        self._head = head
-        self._records: Iterator[tuple[int, int]] = iter(())
+        self._words = head.words
+        self._records = _records(file, head)
         self._builder = builder
         self._tags: dict[int, str] = {}
         self._stacks: dict[int, Stack] = {}
         self._context: tuple[int, str | None, Stack] = (0, None, ())
 
-    def read(self, file: IO[bytes]) -> None:
+    def read(self) -> None:
         """Add every record; raise ``_TornError`` after those that are whole."""
-        self._records = _records(file, self._head)
         for value, key_and_kind in self._records:
             self.count += 1
             kind, key = key_and_kind & 15, key_and_kind >> 4
@@ -399,7 +399,7 @@ class _JournalReader:
             reason = f"a text has at most {LINE_LIMIT_NBYTES} bytes, got {nbytes}"
             raise RefusedError(reason)
         read = b"".join(
-            self._head.words.pack(*words)
+            self._words.pack(*words)
             for _, words in zip(
                 range(-(-nbytes // RECORD_NBYTES)), self._records, strict=False
             )
