@@ -24,11 +24,11 @@ Parse = Callable[[object, str], object]
 """Called with what was given and the name that errors use."""
 
 
-def switch(given: object, name: str) -> bool:
-    """Parse ``on`` or ``off``."""
+def switch(given: object, name: str, *, allowed: str = "on or off") -> bool:
+    """Parse ``on`` or ``off``; errors say what else is allowed."""
     found = _SWITCH.get(given.lower()) if isinstance(given, str) else given
     if not isinstance(found, bool):
-        raise ValueError(f"{name} must be on or off, got {given!r}")
+        raise ValueError(f"{name} must be {allowed}, got {given!r}")
     return found
 
 
@@ -38,21 +38,14 @@ def huge_pages(given: object, name: str) -> bool | str | None:
         return None
     if given == "explicit":
         return "explicit"
-    try:
-        return switch(given, name)
-    except ValueError:
-        reason = f"{name} must be on, off, explicit or none, got {given!r}"
-        raise ValueError(reason) from None
+    return switch(given, name, allowed="on, off, explicit or none")
 
 
 def debug(given: object, name: str) -> bool | str:
     """Parse ``on``, ``off`` or ``pages``."""
     if given == "pages":
         return "pages"
-    try:
-        return switch(given, name)
-    except ValueError:
-        raise ValueError(f"{name} must be on, off or pages, got {given!r}") from None
+    return switch(given, name, allowed="on, off or pages")
 
 
 def nbytes_or_none(given: object, name: str) -> int | None:
@@ -99,7 +92,8 @@ def parse_by_device(given: object, parse: Parse, name: str) -> dict[str, object]
         pairs = [(ALL_DEVICES, given)]
     found = dict[str, object]()
     for device, value in pairs:
-        if device != ALL_DEVICES and not _is_selector(device):
+        is_selector = isinstance(device, str) and _SELECTOR.fullmatch(device)
+        if device != ALL_DEVICES and not is_selector:
             raise ValueError(
                 f"{name} must name devices like 'cuda' or 'cuda:0', got {device!r}"
             )
@@ -108,10 +102,6 @@ def parse_by_device(given: object, parse: Parse, name: str) -> dict[str, object]
             raise ValueError(f"{name} must have one value for {which}, got {given!r}")
         found[device] = parse(value, name)
     return found
-
-
-def _is_selector(device: object) -> bool:
-    return isinstance(device, str) and _SELECTOR.fullmatch(device) is not None
 
 
 def kind_of(device: str) -> str:
