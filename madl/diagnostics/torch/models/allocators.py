@@ -127,9 +127,7 @@ class ReserveRefusedError(Exception):
 class _Model:
     """What both forms have in common: they count what they take from the device."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
         self._settings = settings
         self._capacity_nbytes = capacity_nbytes
         self._reserved_nbytes = 0
@@ -152,12 +150,9 @@ class _Model:
 class SegmentsModel(_Model):
     """The default allocator, with the options that change what it caches."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
-        super().__init__(settings, capacity_nbytes=capacity_nbytes)
-        self._pools: defaultdict[tuple[int, bool], FreeBlocks]
-        self._pools = defaultdict(FreeBlocks)
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
+        super().__init__(settings, capacity_nbytes)
+        self._pools = defaultdict[tuple[int, bool], FreeBlocks](FreeBlocks)
         self._live: dict[int, ModelBlock] = {}
         self._next_address = 0
         self._allocations = 0
@@ -255,10 +250,8 @@ class SegmentsModel(_Model):
 class ExpandableModel(_Model):
     """Two ranges for each stream, one for small blocks and one for large ones."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
-        super().__init__(settings, capacity_nbytes=capacity_nbytes)
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
+        super().__init__(settings, capacity_nbytes)
         self._ranges: dict[tuple[int, bool], _Range] = {}
         self._live: dict[int, tuple[_Range, ModelBlock]] = {}
 
