@@ -61,13 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         if error.filename is not None:  # of a file, and stdout has no name
             raise
-        _forget_what_is_left()
+        # Let the interpreter's last flush of stdout succeed: one complaint is enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reason = f"the output cannot be written: {error.strerror}"
         click.echo(f"madl: {reason}", err=True)
         sys.exit(1)
-
-
-def _forget_what_is_left() -> None:
-    """Let the interpreter's last flush of stdout succeed: one complaint is enough."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())

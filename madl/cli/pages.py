@@ -24,29 +24,28 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples below the options."""
-        _write_examples(self.examples, formatter)
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-class Page(click.Group):
+class Page(Command, click.Group):
     """Commands in sections, and examples below.
 
     Args:
         sections: Titles, and the commands below each.
-        examples: As for ``Command``.
         closing: A last paragraph.
     """
 
     def __init__(
         self,
-        *args: Any,  # noqa: ANN401  # as click.Group
+        *args: Any,  # noqa: ANN401  # as Command
         sections: Mapping[str, Sequence[click.Command]],
-        examples: Sequence[str],
         closing: str,
-        **kwargs: Any,  # noqa: ANN401  # as click.Group
+        **kwargs: Any,  # noqa: ANN401  # as Command
     ) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
-        self.examples = examples
         self.closing = closing
         for commands in sections.values():
             for command in commands:
@@ -68,12 +67,6 @@ class Page(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples and the last paragraph."""
-        _write_examples(self.examples, formatter)
+        super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(self.closing)
-
-
-def _write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    with formatter.section("Examples"):
-        for line in examples:
-            formatter.write(f"{'':{formatter.current_indent}}{line}\n")

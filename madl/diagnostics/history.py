@@ -122,19 +122,16 @@ class History:
     @cached_property
     def live_nbytes(self) -> "Integers":
         """Bytes asked for that are live, at each moment."""
-        blocks = self.blocks
-        return self._sums(blocks.nbytes, blocks.start, blocks.stop)
+        return self._sums(self.blocks)
 
     @cached_property
     def committed_nbytes(self) -> "Integers":
         """Bytes committed, at each moment."""
-        ranges = self.committed
-        return self._sums(ranges.nbytes, ranges.start, ranges.stop)
+        return self._sums(self.committed)
 
     def live_nbytes_of(self, rows: "NDArray[np.bool_]") -> "Integers":
         """Return the live bytes of some of the blocks, at each moment."""
-        blocks = self.blocks
-        return self._sums(blocks.nbytes[rows], blocks.start[rows], blocks.stop[rows])
+        return self._sums(BlockTable(*(column[rows] for column in self.blocks)))
 
     @property
     def peak_moment(self) -> int:
@@ -185,11 +182,9 @@ class History:
         order = sorted(count.nonzero()[0].tolist(), key=lambda n: (-held[n], n))
         return {self.holders[n]: (int(held[n]), int(count[n])) for n in order}
 
-    def _sums(
-        self, nbytes: "Integers", start: "Integers", stop: "Integers"
-    ) -> "Integers":
+    def _sums(self, table: BlockTable | RangeTable) -> "Integers":
         changes = np.zeros(self.last_moment + 2, np.int64)
         # An index has 32 bits where an address has.
-        np.add.at(changes, start.astype(np.intp), nbytes)
-        np.subtract.at(changes, stop.astype(np.intp), nbytes)
+        np.add.at(changes, table.start.astype(np.intp), table.nbytes)
+        np.subtract.at(changes, table.stop.astype(np.intp), table.nbytes)
         return changes.cumsum()[:-1]

@@ -71,12 +71,14 @@ def replay(
         raise ValueError(f"replay needs a pool without live memory, got {pool!r}")
     held: list[Memory | None] = [None] * trace.allocations
     allocate = _allocator(trace, pool, touch=touch)
-    peak_at = trace.peak_position
+    peak_at, events = trace.peak_position, len(trace)
+    step = max(events // _PROGRESS_STEPS, 1)
+    edges = sorted({*range(0, events, step), peak_at, events})
     at_peak = pool.snapshot()
     nanoseconds = 0
     try:
         with addressable(trace), placing(trace, pool):
-            for first, stop in _chunks(len(trace), peak_at):
+            for first, stop in pairwise(edges):
                 operations = trace.operations[first:stop]
                 nanoseconds += _timed(operations, held, allocate)
                 if stop == peak_at:
@@ -85,7 +87,7 @@ def replay(
         stats = pool.stats()
     finally:
         held.clear()  # an error's traceback pins this frame
-    events = max(len(trace), 1)
+    events = max(events, 1)
     return Replay(
         peak_live_nbytes=stats.live_high_water_nbytes,
         peak_committed_nbytes=stats.committed_high_water_nbytes,
@@ -144,12 +146,6 @@ def _empty_loop_ns(trace: Trace) -> int:
         nbytes_of[allocation_id]
 
     return _timed(trace.operations, [None] * trace.allocations, nothing)
-
-
-def _chunks(events: int, peak_at: int) -> Iterator[tuple[int, int]]:
-    step = max(events // _PROGRESS_STEPS, 1)
-    edges = sorted({*range(0, events, step), peak_at, events})
-    return pairwise(edges)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, TypeGuard, TypeVar, cast
 
-from madl.diagnostics.traces.lines import TraceSource, path_of, read_whole
+from madl.diagnostics.traces.lines import RefusedError, TraceSource, path_of, read_whole
 from madl.diagnostics.traces.text import stack_from_lists
 from madl.diagnostics.traces.writer import write_whole
 from madl.errors import FileFormatError
@@ -25,10 +25,6 @@ _ADDRESS_LIMIT = 1 << 64
 _STATES = ("live", "binned", "free")
 
 T = TypeVar("T")
-
-
-class _BadSnapshotError(ValueError):
-    """Why a snapshot is refused; the reader adds the file."""
 
 
 def schema() -> dict[str, Any]:
@@ -68,15 +64,15 @@ def load_snapshot(source: TraceSource) -> PoolSnapshot:
         raise FileFormatError(path, 0, "no JSON that could be a snapshot") from None
     try:
         return _snapshot(document)
-    except _BadSnapshotError as bad:
+    except RefusedError as bad:
         raise FileFormatError(path, 0, str(bad)) from None
 
 
 def _snapshot(document: object) -> PoolSnapshot:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _BadSnapshotError(f'"format" must be {FORMAT!r}: this is something else')
+        raise RefusedError(f'"format" must be {FORMAT!r}: this is something else')
     if document.get("version") != VERSION or document["version"] is True:
-        raise _BadSnapshotError(
+        raise RefusedError(
             f'"version" must be {VERSION}, got {_shown(document.get("version"))}. '
             "Try: the release of madl that wrote it, or a later one"
         )
@@ -92,7 +88,7 @@ def _arena(fields: object) -> ArenaSnapshot:
     arena = _object(fields, "an arena")
     address = arena.get("address", "nothing")
     if address is not None and not _is_integer(address, _ADDRESS_LIMIT):
-        raise _BadSnapshotError(
+        raise RefusedError(
             f'"address" must be null or below {_ADDRESS_LIMIT}, got {_shown(address)}'
         )
     found = ArenaSnapshot(
@@ -112,7 +108,7 @@ def _run(run: object) -> tuple[int, int]:
         and len(run) == 2
         and all(_is_integer(number, _NBYTES_LIMIT) for number in run)
     ):
-        raise _BadSnapshotError(
+        raise RefusedError(
             f"a committed run must be [offset, bytes], got {_shown(run)}"
         )
     return run[0], run[1]
@@ -122,22 +118,18 @@ def _block(fields: object) -> BlockSnapshot:
     block = _object(fields, "a block")
     state, tag = block.get("state"), block.get("tag")
     if state not in _STATES:
-        raise _BadSnapshotError(
+        raise RefusedError(
             f'"state" must be one of {", ".join(_STATES)}, got {_shown(state)}'
         )
     if tag is not None:
         _text(block, "tag")
-    try:
-        stack = stack_from_lists(block.get("stack", []))
-    except ValueError as error:
-        raise _BadSnapshotError(str(error)) from None
     return BlockSnapshot(
         offset=_nbytes(block, "offset"),
         capacity_nbytes=_nbytes(block, "capacity_nbytes"),
         state=state,
         nbytes=_nbytes(block, "nbytes"),
         tag=tag,
-        stack=stack,
+        stack=stack_from_lists(block.get("stack", [])),
     )
 
 
@@ -145,24 +137,24 @@ def _check_tiling(arena: ArenaSnapshot) -> None:
     position = 0
     for block in arena.blocks:
         if block.offset != position or block.capacity_nbytes == 0:
-            raise _BadSnapshotError(
+            raise RefusedError(
                 "blocks must fill an arena without gap or overlap, lowest first, but "
                 f"one of {block.capacity_nbytes} bytes starts at {block.offset} "
                 f"where {position} was expected"
             )
         if block.nbytes > block.capacity_nbytes:
-            raise _BadSnapshotError(
+            raise RefusedError(
                 f"a block of {block.capacity_nbytes} bytes cannot hold {block.nbytes}"
             )
         position += block.capacity_nbytes
     if position != arena.nbytes:
-        raise _BadSnapshotError(
+        raise RefusedError(
             f"the blocks of an arena of {arena.nbytes} bytes end at {position}"
         )
     end = 0
     for offset, nbytes in arena.committed_runs:
         if offset < end or nbytes == 0 or offset + nbytes > arena.nbytes:
-            raise _BadSnapshotError(
+            raise RefusedError(
                 "committed runs must lie in the arena, apart and lowest first, got "
                 f"[{offset}, {nbytes}]"
             )
@@ -174,29 +166,27 @@ def _all(
 ) -> tuple[T, ...]:
     value = fields.get(key)
     if not isinstance(value, list):
-        raise _BadSnapshotError(f'"{key}" must be a list, got {_shown(value)}')
+        raise RefusedError(f'"{key}" must be a list, got {_shown(value)}')
     return tuple(map(read, value))
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _BadSnapshotError(f"{what} must be an object, got {_shown(value)}")
+        raise RefusedError(f"{what} must be an object, got {_shown(value)}")
     return value
 
 
 def _text(fields: dict[str, Any], key: str) -> str:
     value = fields.get(key)
     if not (isinstance(value, str) and value.isprintable()):
-        raise _BadSnapshotError(
-            f'"{key}" must be a printable text, got {_shown(value)}'
-        )
+        raise RefusedError(f'"{key}" must be a printable text, got {_shown(value)}')
     return value
 
 
 def _nbytes(fields: dict[str, Any], key: str) -> int:
     value = fields.get(key)
     if not _is_integer(value, _NBYTES_LIMIT):
-        raise _BadSnapshotError(
+        raise RefusedError(
             f'"{key}" must be a whole number from 0 and below {_NBYTES_LIMIT}, '
             f"got {_shown(value)}"
         )

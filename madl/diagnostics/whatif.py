@@ -4,7 +4,7 @@ The trace is what the program asked for; each model says what it would have take
 the device for that, and, where it is known how much the device had, whether it fits.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -96,12 +96,16 @@ def peak_reserved(
     """
     model = model_of(settings, capacity_nbytes=capacity)
     try:
-        for allocation, nbytes, stream in _requests(trace):
-            if allocation in left_out:
+        for operation in trace.operations:
+            allocation = operation if operation >= 0 else ~operation
+            nbytes = trace.nbytes_of[allocation]
+            # PyTorch serves a request for nothing without its allocator.
+            if not nbytes or allocation in left_out:
                 continue
-            if nbytes < 0:
+            if operation < 0:
                 model.free(allocation)
             else:
+                stream = 0 if trace.stream_of is None else trace.stream_of[allocation]
                 model.allocate(allocation, nbytes, stream)
     except ReserveRefusedError:
         return None
@@ -128,23 +132,6 @@ def _of_torch(
         fits = fits or peak_reserved(trace, settings, capacity) is not None
     name = settings.as_text() or DEFAULTS
     return Outcome(name, settings, unlimited, fits, is_in_use=settings == in_use)
-
-
-def _requests(trace: Trace) -> Iterator[tuple[int, int, int]]:
-    """Yield id, bytes and stream of each allocation; the bytes of a free are -1.
-
-    PyTorch serves a request for nothing without its allocator.
-    """
-    nbytes_of, stream_of = trace.nbytes_of, trace.stream_of
-    for operation in trace.operations:
-        allocation = operation if operation >= 0 else ~operation
-        if not nbytes_of[allocation]:
-            continue
-        if operation < 0:
-            yield allocation, -1, 0
-        else:
-            stream = 0 if stream_of is None else stream_of[operation]
-            yield allocation, nbytes_of[operation], stream
 
 
 def _of_madl(trace: Trace, capacity: int | None) -> Outcome:

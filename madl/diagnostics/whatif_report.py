@@ -17,6 +17,10 @@ CAVEAT = (
     "The models are written from PyTorch's documentation. How far they are off on a "
     "GPU is not known: none of them has been compared with one yet."
 )
+DOUBT = (
+    "The program ran out of memory where the model of its settings would not have: "
+    "what the others say is as doubtful."
+)
 PEAK_LIMIT_NBYTES = 1 << 50
 """No device has as much, and no model is asked what it would do with it."""
 WORTH_A_CHANGE = 0.98
@@ -135,13 +139,15 @@ def _with_past(found: WhatIf, past: TorchPast, in_use: AllocatorSettings) -> Wha
     """Add what a snapshot tells, beside its trace."""
     history = past.history
     failure = past.failures[-1] if past.failures else None
+    model_fits = bool(found.outcomes) and found.outcomes[0].fits is True
+    doubts = [DOUBT] if failure is not None and model_fits else []
     return found._replace(
         device=history.device,
         recorded_peak_nbytes=history.peak_committed_nbytes,
         failure=None if failure is None else _failure(history, failure),
         holders=largest_holders(history, history.peak_moment),
         model_error=_model_error(past, in_use) if found.outcomes else None,
-        notes=(*history.notes, *_doubt(found.outcomes, failure), CAVEAT),
+        notes=(*history.notes, *doubts, CAVEAT),
     )
 
 
@@ -153,18 +159,6 @@ def _model_error(past: TorchPast, in_use: AllocatorSettings) -> float | None:
     recorded = past.history.peak_committed_nbytes
     peak = peak_reserved(past.trace, in_use, capacity, left_out=refused)
     return None if peak is None or not recorded else peak / recorded - 1
-
-
-def _doubt(
-    results: tuple[Outcome, ...], failure: TorchOutOfMemory | None
-) -> tuple[str, ...]:
-    """Say so where the model of the settings in use contradicts the program."""
-    if failure is None or not results or results[0].fits is not True:
-        return ()
-    return (
-        "The program ran out of memory where the model of its settings would not "
-        "have: what the others say is as doubtful.",
-    )
 
 
 def _failure(history: History, failure: TorchOutOfMemory) -> Failure:

@@ -89,18 +89,12 @@ class TagLimit(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What could not be placed, and what was done about it.
-
-    Attributes:
-        nbytes: Bytes asked for.
-        capacity: Bytes after rounding.
-        tried: Each step taken before giving up, and the bytes that it gave back.
-        native: What the device's own API answered, if it was asked.
-        tag_limit: The limit of a tag that was in the way, if it was one.
-    """
+    """What could not be placed, and what was done about it, as in the report."""
 
     nbytes: int
+    """Bytes asked for."""
     capacity: int
+    """Bytes after rounding."""
     tried: tuple[tuple[str, int], ...] = ()
     native: NativeFailure | None = None
     tag_limit: TagLimit | None = None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 from madl.sizes import format_exactly, parse_nbytes
 
@@ -20,56 +20,50 @@ _SWITCH = {
 }
 
 
-class Kind(NamedTuple):
-    """How one value is read and shown."""
-
-    allowed: str
-    """What it may be, in words."""
-    parse: Callable[[object, str], object]
-    """Called with what was given and the name that errors use."""
+Parse = Callable[[object, str], object]
+"""Called with what was given and the name that errors use."""
 
 
-def _switch(given: object, name: str) -> bool:
+def switch(given: object, name: str, *, allowed: str = "on or off") -> bool:
+    """Parse ``on`` or ``off``; errors say what else is allowed."""
     found = _SWITCH.get(given.lower()) if isinstance(given, str) else given
     if not isinstance(found, bool):
-        raise ValueError(f"{name} must be on or off, got {given!r}")
+        raise ValueError(f"{name} must be {allowed}, got {given!r}")
     return found
 
 
-def _huge_pages(given: object, name: str) -> bool | str | None:
+def huge_pages(given: object, name: str) -> bool | str | None:
+    """Parse ``on``, ``off``, ``explicit`` or ``none``."""
     if given is None or given == "none":
         return None
     if given == "explicit":
         return "explicit"
-    try:
-        return _switch(given, name)
-    except ValueError:
-        reason = f"{name} must be on, off, explicit or none, got {given!r}"
-        raise ValueError(reason) from None
+    return switch(given, name, allowed="on, off, explicit or none")
 
 
-def _debug(given: object, name: str) -> bool | str:
+def debug(given: object, name: str) -> bool | str:
+    """Parse ``on``, ``off`` or ``pages``."""
     if given == "pages":
         return "pages"
-    try:
-        return _switch(given, name)
-    except ValueError:
-        raise ValueError(f"{name} must be on, off or pages, got {given!r}") from None
+    return switch(given, name, allowed="on, off or pages")
 
 
-def _nbytes_or_none(given: object, name: str) -> int | None:
+def nbytes_or_none(given: object, name: str) -> int | None:
+    """Parse a byte count, as in ``8 GiB``, or ``none``."""
     if given is None or given == "none":
         return None
     return parse_nbytes(cast("int | str", given), name=name)
 
 
-def _fit(given: object, name: str) -> str:
+def fit(given: object, name: str) -> str:
+    """Parse ``first`` or ``best``."""
     if not isinstance(given, str) or given not in FITS:
         raise ValueError(f"{name} must be {' or '.join(FITS)}, got {given!r}")
     return given
 
 
-def _names(given: object, name: str) -> tuple[str, ...]:
+def names(given: object, name: str) -> tuple[str, ...]:
+    """Parse names with commas."""
     texts = given.split(",") if isinstance(given, str) else given
     found = tuple(texts) if isinstance(texts, Iterable) else (None,)
     if not all(isinstance(text, str) for text in found):
@@ -77,24 +71,16 @@ def _names(given: object, name: str) -> tuple[str, ...]:
     return tuple(text.strip() for text in found if text.strip())
 
 
-SWITCH = Kind("`on` or `off`", _switch)
-HUGE_PAGES = Kind("`on`, `off`, `explicit` or `none`", _huge_pages)
-DEBUG = Kind("`on`, `off` or `pages`", _debug)
-NBYTES = Kind("bytes, as in `8 GiB`, or `none`", _nbytes_or_none)
-FIT = Kind("`first` or `best`", _fit)
-NAMES = Kind("names, with commas", _names)
-
-
-def parse_by_device(given: object, kind: Kind, name: str) -> dict[str, object]:
+def parse_by_device(given: object, parse: Parse, name: str) -> dict[str, object]:
     """Return the value for each device that is named, and for all others.
 
     Args:
         given: One value for all devices; or a mapping; or a text such as
             ``"8 GiB, cuda=20 GiB, cuda:1=10 GiB"``.
-        kind: What each value is.
+        parse: Applied to each value.
         name: For errors.
 
-    >>> parse_by_device("first, cuda:1=best", FIT, "fit")
+    >>> parse_by_device("first, cuda:1=best", fit, "fit")
     {'': 'first', 'cuda:1': 'best'}
     """
     if isinstance(given, Mapping):
@@ -106,19 +92,16 @@ def parse_by_device(given: object, kind: Kind, name: str) -> dict[str, object]:
         pairs = [(ALL_DEVICES, given)]
     found = dict[str, object]()
     for device, value in pairs:
-        if device != ALL_DEVICES and not _is_selector(device):
+        is_selector = isinstance(device, str) and _SELECTOR.fullmatch(device)
+        if device != ALL_DEVICES and not is_selector:
             raise ValueError(
                 f"{name} must name devices like 'cuda' or 'cuda:0', got {device!r}"
             )
         if device in found:
             which = repr(device) if device else "all devices"
             raise ValueError(f"{name} must have one value for {which}, got {given!r}")
-        found[device] = kind.parse(value, name)
+        found[device] = parse(value, name)
     return found
-
-
-def _is_selector(device: object) -> bool:
-    return isinstance(device, str) and _SELECTOR.fullmatch(device) is not None
 
 
 def kind_of(device: str) -> str:

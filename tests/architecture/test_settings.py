@@ -13,17 +13,20 @@ FOLDERS = "benchmarks", "examples", "madl", "tests", "tools"
 INVENT_NAMES = {"test_settings.py"}
 
 
-def test_the_page_has_each_setting() -> None:
-    settings = {
-        f"| `{one.option}` | `{one.variable}` | {one.kind.allowed} | "
-        f"{f'`{shown(one.default)}`' if one.default != () else 'none'} | "
-        f"{one.meaning} | {one.is_read} |"
-        for one in SETTINGS.values()
-    }
-    others = {f"| `{name}` | {meaning} |" for name, meaning in OTHERS.items()}
-
+def test_the_page_has_each_setting_and_its_default() -> None:
     lines = (ROOT / PAGE).read_text("utf-8").splitlines()
-    assert {line for line in lines if "| `MADL_" in line} == settings | others
+    rows = [line.split(" | ") for line in lines if "| `MADL_" in line]
+
+    assert [(row[0], row[1], row[3]) for row in rows if len(row) > 2] == [
+        (
+            f"| `{one.option}`",
+            f"`{one.variable}`",
+            f"`{shown(one.default)}`" if one.default != () else "none",
+        )
+        for one in SETTINGS.values()
+    ]
+    others = [row[0] for row in rows if len(row) == 2]
+    assert others == [f"| `{name}`" for name in OTHERS]
 
 
 def test_every_variable_that_is_read_somewhere_is_known() -> None:

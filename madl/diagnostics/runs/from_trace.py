@@ -7,7 +7,7 @@ import numpy as np
 
 from madl.backends.protocol import Reservation
 from madl.backends.sim import SimBackend
-from madl.diagnostics.history import BlockTable, History, Moment, RangeTable
+from madl.diagnostics.history import BlockTable, History, Moment
 from madl.diagnostics.replay import addressable, placing
 from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.traces.trace import Trace
@@ -84,7 +84,7 @@ def history_of_trace(
         with addressable(trace), placing(trace, pool):
             columns = _replay(trace, pool, sim, on_progress)
         limit_nbytes = pool.limit_nbytes
-        rows = sim.log.rows(len(trace))
+        committed = sim.log.table(len(trace))
     place_of, places = _places(trace)
     holder_of = place_of if trace.tag_of is None else trace.tag_of
     columns = (*columns, holder_of, place_of)
@@ -94,7 +94,7 @@ def history_of_trace(
         placed_by="madl's pool, replayed on sim",
         last_moment=len(trace),
         blocks=BlockTable(*(np.asarray(column, np.int64) for column in columns)),
-        committed=RangeTable(*np.asarray(rows, np.int64).reshape(-1, 4).T),
+        committed=committed,
         holders=places if trace.tag_of is None else trace.tags,
         places=places,
         limit_nbytes=limit_nbytes,

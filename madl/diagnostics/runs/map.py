@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from madl.diagnostics.history import History
+from madl.diagnostics.history import History, RangeTable
 from madl.pool.stats import ArenaSnapshot, BlockSnapshot, PoolSnapshot
 
 if TYPE_CHECKING:
@@ -57,16 +57,12 @@ class RangeLog:
                 left.append((high, stop, since))
         self._taken[first:last] = left
 
-    def rows(self, last_moment: int) -> "array[int]":
-        """Return four numbers a range: address, nbytes, start, stop.
-
-        It was there from moment ``start`` until before ``stop``; what still is has a
-        stop after ``last_moment``.
-        """
+    def table(self, last_moment: int) -> RangeTable:
+        """Return all ranges; what still is taken stops after ``last_moment``."""
         rows = array("q", self._past)
         for start, end, since in self._taken:
             rows.extend((start, end - start, since, last_moment + 1))
-        return rows
+        return RangeTable(*np.asarray(rows, np.int64).reshape(-1, 4).T)
 
 
 class AddressMap(NamedTuple):

@@ -12,17 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from madl.diagnostics.history import (
-    OUT_OF_MEMORY,
-    BlockTable,
-    History,
-    Moment,
-    RangeTable,
-)
+from madl.diagnostics.history import OUT_OF_MEMORY, BlockTable, History, Moment
 from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
 from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
 from madl.sizes import align_up, format_nbytes
@@ -65,7 +60,7 @@ def torch_past(snapshot: TorchSnapshot, device: int) -> TorchPast:
     """
     try:
         return _Past(snapshot, device).tell()
-    except BadEventError as bad:
+    except RefusedError as bad:
         raise FileFormatError(snapshot.path, 0, str(bad)) from None
 
 
@@ -99,7 +94,7 @@ class _Past:
             self._do(event)
         trace = self._builder.finish(self._name)
         if (total := sum(trace.nbytes_of)) >= TOTAL_LIMIT_NBYTES:
-            raise BadEventError(
+            raise RefusedError(
                 f"all requests together must be below {TOTAL_LIMIT_NBYTES} bytes, "
                 f"got {total}"
             )
@@ -185,14 +180,13 @@ class _Past:
             )
         columns = [np.asarray(column, np.int64) for column in self._columns]
         np.minimum(columns[4], self._last_moment + 1, out=columns[4])
-        rows = np.asarray(self._log.rows(self._last_moment), np.int64)
         history = History(
             name=self._name,
             device=f"cuda:{self._device}",
             placed_by="PyTorch's allocator, as it recorded itself",
             last_moment=self._last_moment,
             blocks=BlockTable(*columns),
-            committed=RangeTable(*rows.reshape(-1, 4).T),
+            committed=self._log.table(self._last_moment),
             holders=tuple(self._places),
             places=tuple(self._places),
             has_addresses=True,

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import NoReturn
 
+from madl.diagnostics.traces.lines import RefusedError
 from madl.errors import FileFormatError
 
 PICKLE_LIMIT_NBYTES = 1 << 30
@@ -49,12 +50,8 @@ def read_plain_pickle(data: bytes, path: str = "<bytes>") -> object:
         raise FileFormatError(path, 0, reason)
     try:
         return _Reader(data).read()
-    except _RefusedError as refused:
+    except RefusedError as refused:
         raise FileFormatError(path, 0, str(refused)) from None
-
-
-class _RefusedError(ValueError):
-    """Why a pickle is refused; the path is added outside."""
 
 
 class _Reader:
@@ -72,10 +69,10 @@ class _Reader:
     def read(self) -> object:
         data, stop = self.data, len(self.data)
         if data[:1] != b"\x80":
-            raise _RefusedError("this is no pickle of protocol 2 or later")
+            raise RefusedError("this is no pickle of protocol 2 or later")
         for _ in range(OPCODE_LIMIT):
             if self.at >= stop:
-                raise _RefusedError(f"the pickle ends too early, after {stop} bytes")
+                raise RefusedError(f"the pickle ends too early, after {stop} bytes")
             code = data[self.at]
             self.at += 1
             if code == _STOP:
@@ -85,16 +82,16 @@ class _Reader:
                 self._refuse(code)
             action(self)
             if len(self.stack) > PENDING_LIMIT:
-                raise _RefusedError(
+                raise RefusedError(
                     f"more than {PENDING_LIMIT} values wait for their container: "
                     "it is nested too deeply"
                 )
-        raise _RefusedError(f"the pickle has more than {OPCODE_LIMIT} opcodes")
+        raise RefusedError(f"the pickle has more than {OPCODE_LIMIT} opcodes")
 
     def take(self, nbytes: int) -> bytes:
         start = self.at
         if nbytes > len(self.data) - start:
-            raise _RefusedError(
+            raise RefusedError(
                 f"a length of {nbytes} bytes is claimed at byte {start}, "
                 f"but {len(self.data) - start} are left"
             )
@@ -107,42 +104,41 @@ class _Reader:
     def push_container(self, value: object) -> None:
         self._containers += 1
         if self._containers > CONTAINER_LIMIT:
-            raise _RefusedError(f"it holds more than {CONTAINER_LIMIT} containers")
+            raise RefusedError(f"it holds more than {CONTAINER_LIMIT} containers")
         self.stack.append(value)
 
     def pop(self) -> object:
         if not self.stack:
-            raise _RefusedError(f"a value is missing at byte {self.at - 1}")
+            raise RefusedError(f"a value is missing at byte {self.at - 1}")
         return self.stack.pop()
 
     def mark(self) -> None:
         if len(self._below) == NESTING_LIMIT:
-            raise _RefusedError(f"it is nested deeper than {NESTING_LIMIT} containers")
+            raise RefusedError(f"it is nested deeper than {NESTING_LIMIT} containers")
         self._below.append(self.stack)
         self.stack = []
 
     def pop_mark(self) -> list[object]:
         if not self._below:
-            raise _RefusedError(f"a mark is missing at byte {self.at - 1}")
+            raise RefusedError(f"a mark is missing at byte {self.at - 1}")
         values = self.stack
         self.stack = self._below.pop()
         return values
 
     def put(self, index: int) -> None:
-        if not self.stack:
-            raise _RefusedError(f"a value is missing at byte {self.at - 1}")
-        self.memo[index] = self.stack[-1]
+        self.memo[index] = value = self.pop()
+        self.stack.append(value)
         if len(self.memo) > MEMO_LIMIT:
-            raise _RefusedError(f"it keeps more than {MEMO_LIMIT} values for later")
+            raise RefusedError(f"it keeps more than {MEMO_LIMIT} values for later")
 
     def get(self, index: int) -> None:
         if index not in self.memo:
-            raise _RefusedError(f"value {index} is used before it is there")
+            raise RefusedError(f"value {index} is used before it is there")
         self.stack.append(self.memo[index])
 
     def text(self, nbytes: int) -> None:
         if nbytes > TEXT_LIMIT_NBYTES:
-            raise _RefusedError(
+            raise RefusedError(
                 f"a text of {nbytes} bytes is claimed at byte {self.at}: at most "
                 f"{TEXT_LIMIT_NBYTES} are read"
             )
@@ -151,7 +147,7 @@ class _Reader:
 
     def number(self, nbytes: int) -> None:
         if nbytes > NUMBER_LIMIT_NBYTES:
-            raise _RefusedError(
+            raise RefusedError(
                 f"a number of {nbytes} bytes is claimed at byte {self.at}: at most "
                 f"{NUMBER_LIMIT_NBYTES} are read"
             )
@@ -159,51 +155,51 @@ class _Reader:
 
     def extend_list(self, values: list[object]) -> None:
         if not self.stack or not isinstance(self.stack[-1], list):
-            raise _RefusedError(f"values are added to no list at byte {self.at - 1}")
+            raise RefusedError(f"values are added to no list at byte {self.at - 1}")
         self.stack[-1].extend(values)
 
     def extend_dict(self, pairs: list[object]) -> None:
         into = self.stack[-1] if self.stack else None
         if not isinstance(into, dict) or len(pairs) % 2:
-            raise _RefusedError(f"pairs are added to no dict at byte {self.at - 1}")
+            raise RefusedError(f"pairs are added to no dict at byte {self.at - 1}")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             if not isinstance(key, str | int):
                 kind = type(key).__name__
                 reason = f"a dict's keys must be text or integers, got {kind}"
-                raise _RefusedError(reason)
+                raise RefusedError(reason)
             into[key] = value
 
     def tuple_of(self, values: list[object]) -> None:
         # Tuples of tuples could be nested without end, and hashed to the same depth.
         if any(isinstance(value, list | dict | tuple) for value in values):
-            raise _RefusedError("a tuple must hold text and numbers only")
+            raise RefusedError("a tuple must hold text and numbers only")
         self.push_container(tuple(values))
 
     def check_protocol(self) -> None:
         protocol = self.unsigned(1)
         if protocol > HIGHEST_PROTOCOL:
-            raise _RefusedError(f"protocol {protocol} is not known")
+            raise RefusedError(f"protocol {protocol} is not known")
 
     def frame(self) -> None:
         nbytes = self.unsigned(8)
         if nbytes > len(self.data) - self.at:
-            raise _RefusedError(
+            raise RefusedError(
                 f"a frame of {nbytes} bytes is claimed, but "
                 f"{len(self.data) - self.at} are left"
             )
 
     def _result(self) -> object:
         if len(self.stack) != 1 or self._below:
-            raise _RefusedError("it ends with values that belong to no container")
+            raise RefusedError("it ends with values that belong to no container")
         if self.at != len(self.data):
-            raise _RefusedError(f"there is data after its end, at byte {self.at}")
+            raise RefusedError(f"there is data after its end, at byte {self.at}")
         return self.stack[0]
 
     def _refuse(self, code: int) -> NoReturn:
         name = _NAMES.get(code)
         if name is None:
-            raise _RefusedError(f"byte {self.at - 1} is {code:#04x}: not an opcode")
-        raise _RefusedError(
+            raise RefusedError(f"byte {self.at - 1} is {code:#04x}: not an opcode")
+        raise RefusedError(
             f"{name} at byte {self.at - 1} {_MEANS.get(name, 'is no plain value')}; "
             "only dicts, lists, tuples, text and numbers are read"
         )

@@ -6,6 +6,7 @@
 from array import array
 from sys import getsizeof
 
+from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
 from madl.stacks import Stack
 
@@ -13,10 +14,6 @@ TEXT_LIMIT_NBYTES = 128 << 20
 """Memory for the headers, markers and distinct tags of one trace, at most."""
 _TEXT_OVERHEAD_NBYTES = 128
 """About what a marker or a table entry takes over its text."""
-
-
-class BadEventError(ValueError):
-    """Why an event is refused; readers add the file and the line."""
 
 
 class TraceBuilder:
@@ -60,27 +57,26 @@ class TraceBuilder:
                 self._tags[tag] = len(self._tags)
             _extend(self._tag_of, allocation).append(self._tags[tag])
         if stack:
-            self.stack_of_next(stack, allocation)
+            self.stack_of_next(stack)
         self.operations.append(allocation)
         self.nbytes_of.append(nbytes)
         self.live.append(1)
         return allocation
 
-    def stack_of_next(self, stack: Stack, allocation: int | None = None) -> None:
-        """Say where the next allocation, or the one just added, was asked for."""
+    def stack_of_next(self, stack: Stack) -> None:
+        """Say where the next allocation was asked for; the last one said counts."""
         number = self._stacks.setdefault(stack, len(self._stacks))
-        position = len(self.live) if allocation is None else allocation
-        del self._stack_of[position:]
-        _extend(self._stack_of, position).append(number)
+        del self._stack_of[len(self.live) :]
+        _extend(self._stack_of, len(self.live)).append(number)
 
     def free(self, allocation: int) -> None:
         """Add the free of a live id."""
         if allocation >= len(self.live):
-            raise BadEventError(
+            raise RefusedError(
                 f"id {allocation} is freed, but only {len(self.live)} are allocated"
             )
         if not self.live[allocation]:
-            raise BadEventError(f"id {allocation} is freed twice")
+            raise RefusedError(f"id {allocation} is freed twice")
         self.live[allocation] = 0
         self.operations.append(~allocation)
 
@@ -120,7 +116,7 @@ class TraceBuilder:
         """Count texts that are kept until the trace is done."""
         self._text_nbytes += _TEXT_OVERHEAD_NBYTES + sum(map(getsizeof, texts))
         if self._text_nbytes > TEXT_LIMIT_NBYTES:
-            raise BadEventError(
+            raise RefusedError(
                 f"headers, markers and tags take more than {TEXT_LIMIT_NBYTES} bytes"
             )
 
@@ -161,7 +157,7 @@ class LiveBlocks:
     ) -> None:
         """Add an allocation."""
         if self._live == LIVE_LIMIT:
-            raise BadEventError(f"more than {LIVE_LIMIT} blocks are live at once")
+            raise RefusedError(f"more than {LIVE_LIMIT} blocks are live at once")
         self._live += 1
         new = self._builder.allocate(nbytes, stream=stream, tag=tag, stack=stack)
         old = self._ids.get(address)

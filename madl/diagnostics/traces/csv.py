@@ -6,8 +6,8 @@ of logical time: the input of planners, which know all lifetimes beforehand.
 
 from array import array
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
-from madl.diagnostics.traces.lines import shown, whole_number
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError, shown, whole_number
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 CSV_FIRST_LINE = "id,lower,upper,size"
@@ -34,17 +34,17 @@ class CsvReader:
         """Note a row."""
         fields = line.split(b",")
         if len(fields) != 4:
-            raise BadEventError(f"a row must be {CSV_FIRST_LINE}, got {shown(line)}")
+            raise RefusedError(f"a row must be {CSV_FIRST_LINE}, got {shown(line)}")
         name = fields[0]
         lower = whole_number(fields[1], "lower", TIME_LIMIT)
         upper = whole_number(fields[2], "upper", TIME_LIMIT)
         size = whole_number(fields[3], "size", NBYTES_LIMIT)
         if lower >= upper:
-            raise BadEventError(f"lower must be below upper, got {lower} and {upper}")
+            raise RefusedError(f"lower must be below upper, got {lower} and {upper}")
         if name in self._names:
-            raise BadEventError(f"id {shown(name)} is used twice")
+            raise RefusedError(f"id {shown(name)} is used twice")
         if len(self._names) == ROW_COUNT_LIMIT:
-            raise BadEventError(f"the file has more than {ROW_COUNT_LIMIT} rows")
+            raise RefusedError(f"the file has more than {ROW_COUNT_LIMIT} rows")
         self._names.add(name)
         self._lower.append(lower)
         self._upper.append(upper)

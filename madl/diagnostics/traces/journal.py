@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import LINE_COUNT_LIMIT
-from madl.diagnostics.traces.text import stack_from_text, stack_to_text, texts_of
+from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
+from madl.diagnostics.traces.lines import LINE_COUNT_LIMIT, RefusedError
+from madl.diagnostics.traces.text import stack_from_text, stack_to_text
 from madl.diagnostics.traces.trace import LINE_LIMIT_NBYTES, NBYTES_LIMIT
 from madl.diagnostics.traces.writer import TEXT_LIMIT_NBYTES
 from madl.errors import FileFormatError
@@ -263,15 +263,15 @@ def add_journal(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         FileFormatError: A record is broken.
     """
     try:
-        reader = _JournalReader(_head(file), builder)
-    except BadEventError as bad:
+        reader = _JournalReader(file, builder)
+    except RefusedError as bad:
         raise FileFormatError(path, 0, str(bad)) from None
     end = ""
     try:
-        reader.read(file)
+        reader.read()
     except _TornError:
         end = "; what comes after is torn"
-    except BadEventError as bad:
+    except RefusedError as bad:
         reason = f"record {reader.count}: {bad}"
         raise FileFormatError(path, 0, reason) from None
     reader.blocks.finish()
@@ -304,11 +304,11 @@ def _head(file: IO[bytes]) -> _Head:
             if mark == BYTE_ORDER_MARK:
                 break
     else:
-        raise BadEventError("the journal does not say in which byte order it is")
+        raise RefusedError("the journal does not say in which byte order it is")
     if not 0 < ring_nbytes <= _RING_LIMIT_NBYTES or ring_nbytes % RECORD_NBYTES:
-        raise BadEventError(f"a ring cannot have {ring_nbytes} bytes")
+        raise RefusedError(f"a ring cannot have {ring_nbytes} bytes")
     if end % RECORD_NBYTES or end >= _END_LIMIT:
-        raise BadEventError(f"records cannot have {end} bytes in all")
+        raise RefusedError(f"records cannot have {end} bytes in all")
     ring = file.read(ring_nbytes)
     return _Head(words, end, ring.ljust(ring_nbytes, b"\0"))
 
@@ -334,19 +334,19 @@ def _records(file: IO[bytes], head: _Head) -> Iterator[tuple[int, int]]:
 
 
 class _JournalReader:
-    def __init__(self, head: _Head, builder: TraceBuilder) -> None:
+    def __init__(self, file: IO[bytes], builder: TraceBuilder) -> None:
+        head = _head(file)
         self.count = 0
         self.blocks = LiveBlocks(builder)
-        self._head = head
-        self._records: Iterator[tuple[int, int]] = iter(())
+        self._words = head.words
+        self._records = _records(file, head)
         self._builder = builder
         self._tags: dict[int, str] = {}
         self._stacks: dict[int, Stack] = {}
         self._context: tuple[int, str | None, Stack] = (0, None, ())
 
-    def read(self, file: IO[bytes]) -> None:
+    def read(self) -> None:
         """Add every record; raise ``_TornError`` after those that are whole."""
-        self._records = _records(file, self._head)
         for value, key_and_kind in self._records:
             self.count += 1
             kind, key = key_and_kind & 15, key_and_kind >> 4
@@ -359,13 +359,13 @@ class _JournalReader:
             elif kind == Kind.TEXT:
                 self._text(key, value)
             elif kind:
-                raise BadEventError(f"its kind is {kind}, which is unknown")
+                raise RefusedError(f"its kind is {kind}, which is unknown")
             else:
                 raise _TornError
 
     def _allocate(self, key: int, nbytes: int) -> None:
         if nbytes >= NBYTES_LIMIT:
-            raise BadEventError(f"nbytes must be below {NBYTES_LIMIT}, got {nbytes}")
+            raise RefusedError(f"nbytes must be below {NBYTES_LIMIT}, got {nbytes}")
         stream, tag, stack = self._context
         self.blocks.allocate(key, nbytes, stream=stream, tag=tag, stack=stack)
         self._context = (0, None, ())
@@ -373,12 +373,12 @@ class _JournalReader:
     def _set_context(self, key: int, stream: int) -> None:
         tag, stack = key % NUMBER_LIMIT, key // NUMBER_LIMIT
         if tag and tag not in self._tags:
-            raise BadEventError(f"tag {tag} has not been named")
+            raise RefusedError(f"tag {tag} has not been named")
         if stack and stack not in self._stacks:
-            raise BadEventError(f"stack {stack} has not been described")
+            raise RefusedError(f"stack {stack} has not been described")
         signed = stream - (stream >> 63 << 64)
         if signed == -(1 << 63):
-            raise BadEventError("stream must be above -2**63")
+            raise RefusedError("stream must be above -2**63")
         self._context = (signed, self._tags.get(tag), self._stacks.get(stack, ()))
 
     def _text(self, key: int, nbytes: int) -> None:
@@ -388,25 +388,21 @@ class _JournalReader:
             self._builder.count_text(text)
             self._tags[number] = text
         elif what == Text.STACK:
-            try:
-                self._stacks[number] = stack_from_text(text)
-            except ValueError as error:
-                raise BadEventError(str(error)) from None
-            self._builder.count_text(*texts_of(self._stacks[number]))
+            self._stacks[number] = stack_from_text(text, self._builder)
         elif what == Text.MARKER:
             self._builder.mark(text)
         elif what == Text.HEADER:
             name, _, value = text.partition(":")
             self._builder.describe(name.strip(), value.strip())
         else:
-            raise BadEventError(f"it is a text of kind {what}, which is unknown")
+            raise RefusedError(f"it is a text of kind {what}, which is unknown")
 
     def _read_text(self, nbytes: int) -> str:
         if nbytes > LINE_LIMIT_NBYTES:
             reason = f"a text has at most {LINE_LIMIT_NBYTES} bytes, got {nbytes}"
-            raise BadEventError(reason)
+            raise RefusedError(reason)
         read = b"".join(
-            self._head.words.pack(*words)
+            self._words.pack(*words)
             for _, words in zip(
                 range(-(-nbytes // RECORD_NBYTES)), self._records, strict=False
             )
@@ -416,7 +412,7 @@ class _JournalReader:
         try:
             text = read.decode()
         except UnicodeDecodeError:
-            raise BadEventError("a text is not UTF-8") from None
+            raise RefusedError("a text is not UTF-8") from None
         if "\n" in text or "\r" in text:
-            raise BadEventError("a text must be on one line")
+            raise RefusedError("a text must be on one line")
         return text

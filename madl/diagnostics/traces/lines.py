@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
-from madl.diagnostics.traces.builder import BadEventError
 from madl.diagnostics.traces.trace import LINE_LIMIT_NBYTES
 from madl.errors import FileFormatError
 
@@ -35,6 +34,10 @@ _PIECE_NBYTES = 1 << 20
 _SHOWN_LETTERS = 40
 _LONGEST_NUMBER = len(str(1 << 64))
 _HEXADECIMAL_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+
+
+class RefusedError(ValueError):
+    """Why the content of a file is refused; its reader adds the file and the line."""
 
 
 def path_of(source: TraceSource) -> str:
@@ -134,10 +137,10 @@ def whole_number(field: bytes, what: str, limit: int) -> int:
         digits = field if len(field) <= _LONGEST_NUMBER else field.lstrip(b"0")
         if len(digits) <= _LONGEST_NUMBER and (number := int(digits or b"0")) < limit:
             return number
-        raise BadEventError(f"{what} must be below {limit}, got {shown(field)}")
+        raise RefusedError(f"{what} must be below {limit}, got {shown(field)}")
     if field.startswith(b"-") and field[1:].isdigit():
-        raise BadEventError(f"{what} must not be negative, got {shown(field)}")
-    raise BadEventError(f"{what} must be a whole number, got {shown(field)}")
+        raise RefusedError(f"{what} must not be negative, got {shown(field)}")
+    raise RefusedError(f"{what} must be a whole number, got {shown(field)}")
 
 
 def hexadecimal(field: bytes, what: str) -> int:
@@ -145,7 +148,7 @@ def hexadecimal(field: bytes, what: str) -> int:
     digits = b"0" if field == b"(nil)" else field.removeprefix(b"0x")
     if 0 < len(digits) <= 16 and set(digits) <= _HEXADECIMAL_DIGITS:
         return int(digits, 16)
-    raise BadEventError(f"{what} must be an address as in 0x7f00, got {shown(field)}")
+    raise RefusedError(f"{what} must be an address as in 0x7f00, got {shown(field)}")
 
 
 def text_of(field: bytes, what: str) -> str:
@@ -153,7 +156,7 @@ def text_of(field: bytes, what: str) -> str:
     try:
         return field.decode()
     except UnicodeDecodeError:
-        raise BadEventError(f"{what} must be UTF-8, got {shown(field)}") from None
+        raise RefusedError(f"{what} must be UTF-8, got {shown(field)}") from None
 
 
 def shown(field: bytes) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path, PurePath
 from typing import IO
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.csv import CSV_FIRST_LINE, CsvReader
 from madl.diagnostics.traces.journal import MAGIC, SUFFIX, add_journal
 from madl.diagnostics.traces.lines import (
     PICKLE_START,
     Blocks,
+    RefusedError,
     TraceSource,
     head_of,
     numbered_blocks,
@@ -38,9 +39,11 @@ _ALL_KINDS = (
     "one of these, a journal, Umpire's log; with `madl report` a snapshot or "
     "PyTorch's pickle"
 )
-_Reader = type[CsvReader] | type[RmmReader] | type[UmpireReader]
-_READERS: dict[str, _Reader] = {CSV_FIRST_LINE: CsvReader, RMM_FIRST_LINE: RmmReader}
-_FIRST_LINES = (FIRST_LINE, *_READERS)
+_Reader = CsvReader | RmmReader | UmpireReader
+_READERS: dict[str, type[CsvReader | RmmReader]] = {
+    CSV_FIRST_LINE: CsvReader,
+    RMM_FIRST_LINE: RmmReader,
+}
 
 
 def open_trace(source: TraceSource) -> Trace:
@@ -116,18 +119,16 @@ def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
     elif first in _READERS:
         _add_lines(path, chain([(2, lines[1:])], blocks), _READERS[first](builder))
     else:
-        reason = f"{_wrong_kind(lines[0], _FIRST_LINES)}. Try: {_ALL_KINDS}"
+        reason = f"{_wrong_kind(lines[0], (FIRST_LINE, *_READERS))}. Try: {_ALL_KINDS}"
         raise FileFormatError(path, 1, reason)
 
 
-def _add_lines(
-    path: str, blocks: Blocks, reader: CsvReader | RmmReader | UmpireReader
-) -> None:
+def _add_lines(path: str, blocks: Blocks, reader: _Reader) -> None:
     for number, line in numbered_lines(blocks):
         try:
             if line:
                 reader.add(line)
-        except BadEventError as bad:
+        except RefusedError as bad:
             raise FileFormatError(path, number, str(bad)) from None
     reader.finish()
 

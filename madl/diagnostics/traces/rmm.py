@@ -4,8 +4,8 @@ A row is one event of one thread, in the order in which they were logged. Times 
 threads are not kept; streams are numbered in the order in which they appear.
 """
 
-from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import hexadecimal, shown, whole_number
+from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError, hexadecimal, shown, whole_number
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
@@ -27,7 +27,7 @@ class RmmReader:
         """Add the event of a row."""
         fields = line.split(b",")
         if len(fields) != 6:
-            raise BadEventError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
+            raise RefusedError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
         _, _, action, pointer, size, stream = fields
         nbytes = whole_number(size, "Size", NBYTES_LIMIT)
         if action == b"allocate":
@@ -38,7 +38,7 @@ class RmmReader:
         elif action == b"allocate failure":
             self._builder.mark(f"out of memory: {nbytes} bytes")
         else:
-            raise BadEventError(
+            raise RefusedError(
                 "Action must be allocate, allocate failure or free, "
                 f"got {shown(action)}"
             )
@@ -47,12 +47,12 @@ class RmmReader:
         number = self._streams.get(field)
         if number is None:
             if len(field) > _STREAM_LIMIT_NBYTES:
-                raise BadEventError(
+                raise RefusedError(
                     f"Stream has at most {_STREAM_LIMIT_NBYTES} letters, "
                     f"got {shown(field)}"
                 )
             known = len(self._streams) - len(_DEFAULT_STREAMS)
             if known == _STREAM_COUNT_LIMIT:
-                raise BadEventError(f"more than {_STREAM_COUNT_LIMIT} streams")
+                raise RefusedError(f"more than {_STREAM_COUNT_LIMIT} streams")
             number = self._streams[field] = known + 1
         return number

@@ -5,12 +5,12 @@ but for stacks; empty lines are skipped.
 """
 
 import json
-from collections.abc import Iterator
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.lines import (
     LINE_COUNT_LIMIT,
     Blocks,
+    RefusedError,
     numbered_lines,
     shown,
     text_of,
@@ -56,7 +56,7 @@ def add_text(path: str, blocks: Blocks, builder: TraceBuilder) -> None:
             pass  # an unknown id, or thousands of digits; it is refused below
         try:
             _add_record(line, builder, stacks)
-        except BadEventError as bad:
+        except RefusedError as bad:
             raise FileFormatError(path, number, str(bad)) from None
 
 
@@ -75,7 +75,7 @@ def _add_record(line: bytes, builder: TraceBuilder, stacks: dict[int, Stack]) ->
         if colon and not builder.has_events:
             builder.describe(key.strip(), value.strip())
     elif line:
-        raise BadEventError(
+        raise RefusedError(
             "a record must start with 'a,' (allocate), 'f,' (free) or 'm,' (marker), "
             f"got {shown(line)}"
         )
@@ -86,25 +86,21 @@ def _add_stack(line: bytes, builder: TraceBuilder, stacks: dict[int, Stack]) -> 
     _, digits, *text = line.split(b",", 2)
     number = whole_number(digits, "stack", LINE_COUNT_LIMIT)
     if text:
-        try:
-            stacks[number] = stack_from_text(text_of(text[0], "stack"))
-        except ValueError as error:
-            raise BadEventError(str(error)) from None
-        builder.count_text(*texts_of(stacks[number]))
+        stacks[number] = stack_from_text(text_of(text[0], "stack"), builder)
     elif number not in stacks:
-        raise BadEventError(f"stack {number} has not been described")
+        raise RefusedError(f"stack {number} has not been described")
     builder.stack_of_next(stacks[number])
 
 
 def _add_allocation(fields: list[bytes], builder: TraceBuilder) -> None:
     if len(fields) < 2:
-        raise BadEventError(
+        raise RefusedError(
             "an allocation must be 'a,<id>,<bytes>[,<stream>[,<tag>]]', "
             f"but it ends after {shown(fields[0])}"
         )
     allocation = whole_number(fields[0], "id", LINE_COUNT_LIMIT)
     if allocation != len(builder.live):
-        raise BadEventError(
+        raise RefusedError(
             f"ids must count 0, 1, 2, ...: the next is {len(builder.live)}, "
             f"got {allocation}"
         )
@@ -119,7 +115,7 @@ def _stream(field: bytes) -> int:
     """Return a stream; some programs number theirs below zero."""
     digits = field.removeprefix(b"-")
     if not digits.isdigit():
-        raise BadEventError(f"stream must be an integer, got {shown(field)}")
+        raise RefusedError(f"stream must be an integer, got {shown(field)}")
     number = whole_number(digits, "stream", STREAM_LIMIT)
     return -number if field.startswith(b"-") else number
 
@@ -142,28 +138,29 @@ def stack_to_text(stack: Stack, limit_nbytes: int) -> str:
         stack = stack[:-1]
 
 
-def stack_from_text(text: str) -> Stack:
-    """Return the stack in a text that ``stack_to_text`` made, or raise ValueError."""
+def stack_from_text(text: str, builder: TraceBuilder) -> Stack:
+    """Return the stack in a text that ``stack_to_text`` made, and count its texts.
+
+    Raises:
+        RefusedError: It is no stack, or one text too much for the trace.
+    """
     try:
         lines = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(_WRONG_STACK) from None
-    return stack_from_lists(lines)
+        raise RefusedError(_WRONG_STACK) from None
+    stack = stack_from_lists(lines)
+    texts = (text for file, _, function in stack for text in (file, function))
+    builder.count_text(*texts)
+    return stack
 
 
 def stack_from_lists(lines: object) -> Stack:
-    """Return the stack in what JSON made of it, or raise ValueError."""
+    """Return the stack in what JSON made of it, or raise RefusedError."""
     if not isinstance(lines, list) or not all(map(_is_line, lines)):
-        raise ValueError(_WRONG_STACK)
+        raise RefusedError(_WRONG_STACK)
     if len(lines) > DEPTH_LIMIT:
-        raise ValueError(f"a stack has at most {DEPTH_LIMIT} lines, got {len(lines)}")
+        raise RefusedError(f"a stack has at most {DEPTH_LIMIT} lines, got {len(lines)}")
     return tuple(Line(*line) for line in lines)
-
-
-def texts_of(stack: Stack) -> Iterator[str]:
-    """Yield the texts that a stack keeps in memory."""
-    for line in stack:
-        yield from (line.filename, line.function)
 
 
 def _is_line(line: object) -> bool:

@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from madl.diagnostics.traces.builder import BadEventError, LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import hexadecimal, shown
+from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError, hexadecimal, shown
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 _ALLOCATOR_COUNT_LIMIT = 1 << 16
@@ -44,7 +44,7 @@ class UmpireReader:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
-            raise BadEventError(f"it is no JSON: {shown(line)}") from None
+            raise RefusedError(f"it is no JSON: {shown(line)}") from None
         if "string_args" in event or "numeric_args" in event:
             self._add_new(event)
         elif event.get("kind") == "replay":
@@ -74,7 +74,7 @@ class UmpireReader:
 
     def _name(self, allocator: int, name: object) -> None:
         if len(self._names) == _ALLOCATOR_COUNT_LIMIT:
-            raise BadEventError(f"more than {_ALLOCATOR_COUNT_LIMIT} allocators")
+            raise RefusedError(f"more than {_ALLOCATOR_COUNT_LIMIT} allocators")
         if isinstance(name, str) and name.isprintable():
             self._names[allocator] = name[:_LONGEST_TAG]
 
@@ -83,7 +83,7 @@ class UmpireReader:
     ) -> None:
         nbytes = numbers.get("size")
         if type(nbytes) is not int or not 0 <= nbytes < NBYTES_LIMIT:
-            raise BadEventError(
+            raise RefusedError(
                 f'"size" must be from 0 and below {NBYTES_LIMIT}, got {_shown(nbytes)}'
             )
         tag = self._names.get(_address(texts, "allocator_ref"))
@@ -99,7 +99,7 @@ def _object(event: dict[str, Any], key: str) -> dict[str, Any]:
 def _address(fields: dict[str, Any], key: str) -> int:
     value = fields.get(key)
     if not isinstance(value, str):
-        raise BadEventError(f'"{key}" must be an address, got {_shown(value)}')
+        raise RefusedError(f'"{key}" must be an address, got {_shown(value)}')
     return hexadecimal(value.encode(errors="replace"), f'"{key}"')
 
 

@@ -146,14 +146,14 @@ def test_a_switch_is_on(said: bool | str) -> None:
 def test_debug_is_what_a_pool_takes(said: bool | str) -> None:
     madl.configure(debug=said)
 
-    assert SETTINGS["debug"].kind.parse(state("debug").value, "") == said
+    assert SETTINGS["debug"].parse_one(state("debug").value, "") == said
 
 
 @pytest.mark.parametrize("said", [True, False, "explicit", None])
 def test_huge_pages_are_what_a_pool_takes(said: Any) -> None:  # noqa: ANN401  # as above
     madl.configure(huge_pages={"cpu": said})
 
-    assert SETTINGS["huge_pages"].kind.parse(shown(said), "") == said
+    assert SETTINGS["huge_pages"].parse_one(shown(said), "") == said
     assert state("huge_pages").value == f"cpu={shown(said)}"
 
 

@@ -33,4 +33,4 @@ def model_of(
 ) -> AllocatorModel:
     """Return the model that the settings choose, of a device with so many bytes."""
     model = ExpandableModel if settings.expandable_segments else SegmentsModel
-    return model(settings, capacity_nbytes=capacity_nbytes)
+    return model(settings, capacity_nbytes)

@@ -124,52 +124,35 @@ class ReserveRefusedError(Exception):
     """The device has no more, also after what is cached was given back."""
 
 
-class Reserve:
-    """Bytes taken from a device that has no more than ``capacity_nbytes``."""
-
-    def __init__(self, capacity_nbytes: int) -> None:
-        self.capacity_nbytes = capacity_nbytes
-        self.nbytes = 0
-        self.peak_nbytes = 0
-
-    def has(self, nbytes: int) -> bool:
-        """Return whether so many bytes are left."""
-        return self.nbytes + nbytes <= self.capacity_nbytes
-
-    def take(self, nbytes: int) -> None:
-        """Take bytes that are there."""
-        self.nbytes += nbytes
-        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
-
-    def give_back(self, nbytes: int) -> None:
-        """Give bytes back."""
-        self.nbytes -= nbytes
-
-
 class _Model:
-    """What both forms have in common: it counts what it takes from the device."""
+    """What both forms have in common: they count what they take from the device."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
         self._settings = settings
-        self._reserve = Reserve(capacity_nbytes)
-
-    @property
-    def peak_reserved_nbytes(self) -> int:
+        self._capacity_nbytes = capacity_nbytes
+        self._reserved_nbytes = 0
+        self.peak_reserved_nbytes = 0
         """The high-water mark of bytes taken from the device."""
-        return self._reserve.peak_nbytes
+
+    def _has_left(self, nbytes: int) -> bool:
+        return self._reserved_nbytes + nbytes <= self._capacity_nbytes
+
+    def _take(self, nbytes: int) -> None:
+        """Take bytes from the device, or raise ReserveRefusedError."""
+        if not self._has_left(nbytes):
+            raise ReserveRefusedError
+        self._reserved_nbytes += nbytes
+        self.peak_reserved_nbytes = max(
+            self.peak_reserved_nbytes, self._reserved_nbytes
+        )
 
 
 class SegmentsModel(_Model):
     """The default allocator, with the options that change what it caches."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
-        super().__init__(settings, capacity_nbytes=capacity_nbytes)
-        self._pools: defaultdict[tuple[int, bool], FreeBlocks]
-        self._pools = defaultdict(FreeBlocks)
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
+        super().__init__(settings, capacity_nbytes)
+        self._pools = defaultdict[tuple[int, bool], FreeBlocks](FreeBlocks)
         self._live: dict[int, ModelBlock] = {}
         self._next_address = 0
         self._allocations = 0
@@ -217,13 +200,11 @@ class SegmentsModel(_Model):
     def _new_segment(self, pool: FreeBlocks, wanted: int) -> ModelBlock:
         nbytes = segment_nbytes(wanted)
         self._collect_garbage(nbytes)
-        if not self._reserve.has(nbytes):
+        if not self._has_left(nbytes):
             self._release_large_enough(pool, nbytes)
-        if not self._reserve.has(nbytes):
+        if not self._has_left(nbytes):
             self._release(self._cached_segments())
-        if not self._reserve.has(nbytes):
-            raise ReserveRefusedError
-        self._reserve.take(nbytes)
+        self._take(nbytes)
         block = ModelBlock(self._next_address, nbytes, pool)
         self._next_address += nbytes + _SEGMENT_DISTANCE
         return block
@@ -231,10 +212,10 @@ class SegmentsModel(_Model):
     def _collect_garbage(self, nbytes: int) -> None:
         """Above the threshold, give back segments that lie unused for long."""
         threshold = self._settings.garbage_collection_threshold
-        if not threshold or self._reserve.capacity_nbytes == UNLIMITED:
+        if not threshold or self._capacity_nbytes == UNLIMITED:
             return
-        most = int(threshold * self._reserve.capacity_nbytes)
-        excess = self._reserve.nbytes + nbytes - most
+        most = int(threshold * self._capacity_nbytes)
+        excess = self._reserved_nbytes + nbytes - most
         for block in sorted(self._cached_segments(), key=lambda block: block.freed_at):
             if excess <= 0:
                 return
@@ -247,7 +228,7 @@ class SegmentsModel(_Model):
         if most == UNLIMITED:
             return
         for block in reversed(pool.blocks()):
-            if self._reserve.has(nbytes):
+            if self._has_left(nbytes):
                 return
             if block.is_whole_segment and block.nbytes >= most:
                 self._release([block])
@@ -263,16 +244,14 @@ class SegmentsModel(_Model):
     def _release(self, segments: Iterable[ModelBlock]) -> None:
         for block in segments:
             block.pool.remove(block)
-            self._reserve.give_back(block.nbytes)
+            self._reserved_nbytes -= block.nbytes
 
 
 class ExpandableModel(_Model):
     """Two ranges for each stream, one for small blocks and one for large ones."""
 
-    def __init__(
-        self, settings: AllocatorSettings, *, capacity_nbytes: int = UNLIMITED
-    ) -> None:
-        super().__init__(settings, capacity_nbytes=capacity_nbytes)
+    def __init__(self, settings: AllocatorSettings, capacity_nbytes: int) -> None:
+        super().__init__(settings, capacity_nbytes)
         self._ranges: dict[tuple[int, bool], _Range] = {}
         self._live: dict[int, tuple[_Range, ModelBlock]] = {}
 
@@ -300,13 +279,10 @@ class ExpandableModel(_Model):
         return self._ranges[stream, is_small]
 
     def _grow(self, where: "_Range", wanted: int) -> ModelBlock:
-        if not self._reserve.has(where.missing_nbytes(wanted)):
+        if not self._has_left(where.missing_nbytes(wanted)):
             for one in self._ranges.values():
-                self._reserve.give_back(one.unmap_free_pages())
-        missing = where.missing_nbytes(wanted)  # what was free before may be gone
-        if not self._reserve.has(missing):
-            raise ReserveRefusedError
-        self._reserve.take(missing)
+                self._reserved_nbytes -= one.unmap_free_pages()
+        self._take(where.missing_nbytes(wanted))  # what was free before may be gone
         return where.map(wanted)
 
 

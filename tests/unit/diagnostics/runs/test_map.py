@@ -88,8 +88,8 @@ operations = st.lists(
 
 
 def rows(log: RangeLog, last_moment: int) -> list[tuple[int, ...]]:
-    flat = log.rows(last_moment).tolist()
-    return sorted(tuple(flat[n : n + 4]) for n in range(0, len(flat), 4))
+    columns = (column.tolist() for column in log.table(last_moment))
+    return sorted(zip(*columns, strict=True))
 
 
 @given(operations)

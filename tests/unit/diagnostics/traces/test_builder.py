@@ -2,7 +2,8 @@
 
 import pytest
 
-from madl.diagnostics.traces.builder import BadEventError, TraceBuilder
+from madl.diagnostics.traces.builder import TraceBuilder
+from madl.diagnostics.traces.lines import RefusedError
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ def test_a_refused_free_changes_nothing(freed: int, reason: str) -> None:
     builder = TraceBuilder()
     builder.free(builder.allocate(8))
 
-    with pytest.raises(BadEventError) as caught:
+    with pytest.raises(RefusedError) as caught:
         builder.free(freed)
 
     assert str(caught.value) == reason
