@@ -4,13 +4,11 @@ import base64
 import hashlib
 import html
 import json
-from pathlib import Path
+from importlib.resources import files
 from string import Template
 
 from madl.diagnostics.history import History
 from madl.diagnostics.runs.page import page_data
-
-_FOLDER = Path(__file__).parent / "page"
 
 
 def view_page(history: History) -> str:
@@ -50,7 +48,7 @@ def _plotly() -> str:
 
 
 def _part(name: str) -> str:
-    return (_FOLDER / name).read_text("utf-8")
+    return (files("madl.diagnostics") / "page" / name).read_text("utf-8")
 
 
 def _hash(script: str) -> str:

@@ -197,7 +197,9 @@ class Pool(HotPool):
                 frees what it can spare; what it returns is ignored. It is called
                 again when that was enough, and another thread took it. An exception
                 that it raises becomes the context of the OutOfMemoryError. If it
-                holds memory of this pool, the pool stays until it is removed.
+                holds memory of this pool, the pool stays until the callback is removed
+                or the pool closed: a handle keeps its pool, and the collector sees
+                nothing of that.
             priority: Reclaimers run in rising order.
 
         Returns:

@@ -90,6 +90,8 @@ def close(parts: Parts) -> list[BlockState]:
     with contextlib.suppress(BackendError):
         look_for_damage(parts)
     parts.lock.is_closed = True
+    # They may hold blocks of the pool, and these the pool.
+    parts.reclaimers.forget()
     for lane in parts.streams.lanes:
         lane.stop_placing()
     _release_all(parts)

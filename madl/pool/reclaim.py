@@ -67,6 +67,10 @@ class Reclaimers:
 
         return unregister
 
+    def forget(self) -> None:
+        """Remove all of them."""
+        self._registered.clear()
+
     def steps(self, nbytes: int) -> Iterator[Step]:
         """Yield what to try, in order, for a request of ``nbytes`` bytes.
 

@@ -1,9 +1,10 @@
 """Memory, cgroup limits, huge pages and NUMA of Linux, from ``/proc`` and ``/sys``.
 
-Every file is read when it is asked for: what it says can change at any time, and some
-are missing in containers, on old kernels and on Android.
+Every file is read when it is asked for: what it says can change at any time, and any of
+them may be missing or unreadable, in containers, on old kernels and on Android.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,11 @@ _CGROUP_2 = "", "memory.max", "memory.current", "inactive_file"
 def memory_info() -> MemoryInfo:
     """Return this machine's memory, or what its cgroups leave to the process."""
     known = _meminfo()
-    total = known["MemTotal"]
-    available = known.get("MemAvailable", known["MemFree"])  # from Linux 3.14
+    page_nbytes = os.sysconf("SC_PAGE_SIZE")
+    total = known.get("MemTotal") or os.sysconf("SC_PHYS_PAGES") * page_nbytes
+    available = known.get("MemAvailable") or known.get("MemFree")  # Linux 3.14, before
+    if available is None:  # a sandbox without /proc; it counts no file cache as free
+        available = os.sysconf("SC_AVPHYS_PAGES") * page_nbytes
     for limit, used in _cgroup_limits():
         total = min(total, limit)
         available = min(available, max(limit - used, 0))

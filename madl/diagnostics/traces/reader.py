@@ -3,8 +3,11 @@
 Each kind has a module that adds its events; ``traces.lines`` bounds what a file costs.
 """
 
+import atexit
+import functools
 from collections.abc import Callable
-from importlib.resources import files
+from contextlib import ExitStack
+from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path, PurePath
@@ -173,6 +176,14 @@ def _examples() -> Traversable:
     return files("madl.diagnostics") / "examples"
 
 
+@functools.cache
+def _as_file(name: str) -> Path:
+    """Return a file of an example; out of a zip, one that lasts as the process does."""
+    file = ExitStack()
+    atexit.register(file.close)
+    return file.enter_context(as_file(_examples() / f"{name}.trace.gz"))
+
+
 def example_path(name: str) -> Path:
     """Return where an example trace lies, one of ``example_names()``.
 
@@ -182,4 +193,4 @@ def example_path(name: str) -> Path:
     names = example_names()
     if name not in names:
         raise ValueError(f"example must be one of {', '.join(names)}, got {name!r}")
-    return Path(str(_examples() / f"{name}.trace.gz"))
+    return _as_file(name)

@@ -241,11 +241,31 @@ def file_behind(path: str | os.PathLike[str]) -> Path | None:
     """Return the file that a path names, if it is one or could become one.
 
     Links are followed: the file that one names is replaced, not the link.
+
+    Raises:
+        PermissionError: The system does not follow such a link, or write there.
     """
     given = Path(path)
+    if given.is_symlink():
+        _ask_to_follow(given)
     target = given.resolve()
     # Not target.exists(): /dev/stdout resolves to a name that a pipe does not have.
     return None if given.exists() and not target.is_file() else target
+
+
+def _ask_to_follow(link: Path) -> None:
+    """Open what a link names, so that the system can refuse it.
+
+    Linux follows no link of another user in a sticky folder such as ``/tmp``, where one
+    may be laid under the name of a file to come. ``resolve()`` reads the link itself
+    and goes by its own steps, of which the system knows nothing.
+    """
+    try:
+        os.close(os.open(link, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
+    except PermissionError:
+        raise
+    except OSError:
+        return  # it names no file yet, or a folder, or a pipe that has no reader
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:

@@ -3,6 +3,7 @@
 import functools
 import gc
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -207,6 +208,19 @@ def test_one_that_goes_while_another_comes_is_gone() -> None:
         assert left == (1 if is_inside else 2)
 
     assert moments > 2
+
+
+def test_a_closed_pool_has_no_reclaimers_and_so_no_blocks_of_its_own() -> None:
+    pool = Pool("sim", limit=4 * MIB)
+    cache = [pool.allocate(MIB, tag="weights")]
+    pool.on_out_of_memory(lambda _, cache=cache: cache.clear())  # type: ignore[misc]  # its own default
+    ended = weakref.ref(pool)
+
+    pool.close()
+    del pool, cache
+    gc.collect()
+
+    assert ended() is None
 
 
 def test_cycles_are_collected_last(pool: Pool) -> None:

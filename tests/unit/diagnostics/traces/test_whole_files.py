@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from madl.diagnostics.traces.writer import write_whole
+import madl
+from madl.diagnostics.traces.writer import TraceWriter, write_whole
 from tests.disk import no_file_larger_than
 from tests.programs import run
 
@@ -125,3 +126,32 @@ def test_a_pipe_whose_name_is_a_number_is_written_as_it_is() -> None:
 
     with open(ours, "rb") as pipe:
         assert pipe.read() == OLD
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_that_the_system_does_not_follow_is_refused(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that another user has laid in a sticky folder."""
+    target, link = tmp_path / "important", tmp_path / "page.html"
+    if is_there:
+        target.write_text("important")
+    link.symlink_to(target)
+
+    def refuse(path: object, flags: int, mode: int = 0o777, **given: int) -> int:
+        if path == link:
+            raise PermissionError(13, "Permission denied", str(link))
+        return open_file(path, flags, mode, **given)  # type: ignore[arg-type]  # as given
+
+    open_file = os.open
+    monkeypatch.setattr(os, "open", refuse)
+
+    for write in (lambda: write_whole(link, b"new"), lambda: TraceWriter(link)):
+        with pytest.raises(PermissionError, match=r"page\.html"):
+            write()
+    with pytest.raises(PermissionError), madl.record(link):
+        pass
+
+    assert target.exists() == is_there
+    assert not is_there or target.read_text() == "important"
+    assert sorted(tmp_path.iterdir()) == sorted([link, *[target] * is_there])
