@@ -13,7 +13,7 @@ from madl.errors import (
     OutOfMemoryReport,
 )
 
-DEFAULT_TOTAL_NBYTES = 256 << 30
+DEFAULT_TOTAL_NBYTES = 1 << 40
 
 ADDRESSES_NBYTES = 1 << 47
 """No reservation is larger: what a process has on most machines."""

@@ -48,7 +48,7 @@ _CONTENT = Capability.HOST_ACCESS | Capability.COPY | Capability.FILL
     type=DeviceName(),
     default="sim",
     show_default=True,
-    help="sim places offsets only, in up to 256 GiB; cpu and others, such as opencl:0, "
+    help="sim places offsets only, in up to 1 TiB; cpu and others, such as opencl:0, "
     "take memory.",
 )
 @click.option(

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from madl.backends.sim import ADDRESSES_NBYTES, SimBackend
 from madl.diagnostics.replay import addressable, placing
 from madl.diagnostics.traces.trace import Allocate, Free, Trace
 from madl.diagnostics.traces.writer import write_whole
@@ -63,15 +64,16 @@ def export_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> Non
 def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write what a pool makes of a trace for PyTorch's viewer.
 
-    The pool, of device ``sim``, recycles no page: what it has once taken it keeps, so
-    that every event lies in a segment. An event takes a microsecond.
+    The pool, of device ``sim``, recycles no page and is never short: what it has once
+    taken it keeps, so that every event lies in a segment. An event takes a microsecond.
 
     Raises:
         OSError: The file cannot be written; what was there is as before.
-        OutOfMemoryError: The trace needs more than the 256 GiB of ``sim``.
+        OutOfMemoryError: The trace needs more than any process has addresses for.
         FileFormatError: It asks for more than this machine can address.
     """
-    with Pool("sim", recycle=False, pooling=True) as pool:
+    device = SimBackend(total_nbytes=2 * ADDRESSES_NBYTES)
+    with Pool(device, recycle=False, pooling=True) as pool:
         placed: list[tuple[object, int, int]] = [(None, 0, 0)] * trace.allocations
         held: list[Memory | None] = [None] * trace.allocations
         with addressable(trace), placing(trace, pool):

@@ -116,13 +116,13 @@ def test_an_export_that_needs_too_much_says_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "large.trace"
-    source.write_text(f"# madl-trace v1\na,0,8\nf,0\na,1,{1 << 40}\n")
+    source.write_text(f"# madl-trace v1\na,0,8\nf,0\na,1,{1 << 48}\n")
 
     assert status_of("export", str(source), str(tmp_path / "out.pickle")) == 1
 
     assert capsys.readouterr().err.splitlines()[-2:] == [
         "It is event 3 of 3.",
-        "The trace has up to 1.0 TiB live at once.",
+        "The trace has up to 256.0 TiB live at once.",
     ]
 
 
