@@ -228,8 +228,8 @@ MUTATIONS = [
     ),
     Mutation(
         "pool/paging.py",
-        "            and one.order.is_done()\n",
-        "",
+        " or (one.has_idle() and one.is_done())",
+        " or one.has_idle()",
         "pages of a busy stream are moved",
     ),
     Mutation(

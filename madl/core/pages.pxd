@@ -37,6 +37,7 @@ cdef class Pages:
     cdef readonly Py_ssize_t committed
     cdef readonly Py_ssize_t idle
     cdef readonly Py_ssize_t top
+    cdef readonly long long vacated
 
     @cython.locals(first=Py_ssize_t, stop=Py_ssize_t)
     cpdef Py_ssize_t missing(self, long long offset, long long nbytes) noexcept

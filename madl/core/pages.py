@@ -39,6 +39,7 @@ class Pages:
         self.committed = 0
         self.idle = 0
         self.top = 0  # no page from here up is committed
+        self.vacated = 0  # how often frees have made pages idle
 
     def __del__(self) -> None:
         try:
@@ -95,6 +96,7 @@ class Pages:
             # Every page under a live range is committed, so all of these were live.
             _set(self.states, 2, first, stop)
             self.idle += stop - first
+            self.vacated += 1
 
     def commit(self, first: int, stop: int) -> None:
         """Note that pages are committed; they are idle until occupied."""
@@ -162,6 +164,7 @@ class Pages:
                 states say.
         """
         pages = Pages(self.count, self.page_nbytes)
+        pages.vacated = self.vacated + 1  # all that is idle counts as freed now
         states = self.states
         top = max(_last(states, 1, 0, self.count), _last(states, 2, 0, self.count)) + 1
         page = 0

@@ -5,6 +5,7 @@ is tried; between two of them no lock is held, since a step may free, allocate, 
 for a thread that does.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +13,7 @@ from typing import cast
 
 from madl import stacks
 from madl.backends.protocol import Backend
-from madl.errors import OutOfMemoryError
+from madl.errors import BackendError, OutOfMemoryError
 from madl.errors.report import Request
 from madl.hotpath import (
     BLOCK_GRANULARITY,
@@ -258,12 +259,38 @@ class Lane:
         parts, hold = self.parts, self.parts.lock.hold
         if parts.debug is not None:
             yield Step("emptying the quarantine", partial(hold, self._empty_quarantine))
-        if self.growth.order.is_ordered:
-            yield Step("waiting for the device", partial(hold, self._wait_for_streams))
+        yield from self._waits(is_last=False)
         if not parts.options.recycle:  # else idle pages have been used already
             room = (parts.options.limit_nbytes or capacity) - capacity
             yield Step("trim", partial(self.trim, room))
         yield from parts.reclaimers.steps(capacity)
+        yield from self._waits(is_last=True)
+
+    def _waits(self, *, is_last: bool) -> Iterator[Step]:
+        """Yield a wait for each stream with idle pages, this one first, then for all.
+
+        Each is enough for what the stream itself has freed. Blocks that several streams
+        have used, and that are pending, need the last.
+        """
+        hold, name = self.parts.lock.hold, "waiting for the device"
+        if not self.growth.order.is_ordered:
+            return
+        for growth in sorted(
+            self.growth.family, key=lambda one: one is not self.growth
+        ):
+            if growth.has_idle() and not (is_last and self._is_seen_done(growth)):
+                yield Step(name, partial(hold, partial(self._wait_for, growth)))
+        if not is_last or self.parts.streams.pending:
+            yield Step(name, partial(hold, self._wait_for_streams))
+
+    def _is_seen_done(self, growth: Growth) -> bool:
+        with contextlib.suppress(BackendError):  # the wait for it tells
+            return self.parts.lock.hold(growth.is_done)
+        return False
+
+    def _wait_for(self, growth: Growth) -> None:
+        growth.wait_for_free()
+        self.take_back_all()
 
     def _try_to_place(self, capacity: int, alignment: int) -> Block:
         """Place a block after all that is free has been joined, or raise."""

@@ -149,7 +149,23 @@ class Growth:
     def settle(self) -> None:
         """Wait until the device has done all work that is queued in any stream."""
         for growth in self.family:
-            growth.order.wait()
+            growth.order.wait(growth.vacated())
+
+    def vacated(self) -> object:
+        """Return what changes whenever pages of this stream become idle."""
+        return [(one, one.blocks.pages.vacated) for one in self.own_arenas]
+
+    def has_idle(self) -> bool:
+        """Return whether pages lie idle, whether or not queued work uses them."""
+        return any(arena.blocks.pages.idle for arena in self.own_arenas)
+
+    def is_done(self) -> bool:
+        """Return whether no queued work uses what this stream has free."""
+        return not self.order.is_ordered or self.order.is_done(self.vacated())
+
+    def wait_for_free(self) -> None:
+        """Wait until that is so."""
+        self.order.wait_for_free(self.vacated())
 
     def let_go(self) -> None:
         """Wait, where memory is unmapped from the host, until no work can use it."""
@@ -220,7 +236,7 @@ class Growth:
         released = 0
         for growth in self.family:
             empty = [arena for arena in growth.own_arenas if arena.blocks.is_empty()]
-            if empty and (growth is self or growth.order.is_done()):
+            if empty and (growth is self or growth.is_done()):
                 for arena in empty:
                     self._close(arena)
                     released += arena.nbytes

@@ -22,6 +22,12 @@ class Donor(Protocol):
     bands: Bands
     order: StreamOrder
 
+    def has_idle(self) -> bool:
+        """Return whether it has any."""
+
+    def is_done(self) -> bool:
+        """Return whether no queued work uses them. Does not wait."""
+
 
 def back(
     arena: Arena,
@@ -73,11 +79,7 @@ def _donors(family: Sequence[Donor]) -> list[Arena]:
     return [
         arena
         for one in family
-        if not one.order.is_ordered
-        or (
-            any(arena.blocks.pages.idle for band in one.bands for arena in band)
-            and one.order.is_done()
-        )
+        if not one.order.is_ordered or (one.has_idle() and one.is_done())
         for band in one.bands
         for arena in band
     ]

@@ -146,10 +146,20 @@ def reclaim(
                     )
                 if gained < request.capacity:
                     break
-            request = request._replace(tried=(*request.tried, (step.name, given)))
+            request = request._replace(tried=_added(request.tried, step.name, given))
         raise_after(cause, pool.out_of_memory(request))
     finally:
         del cause  # as in raise_after
+
+
+_Tried = tuple[tuple[str, int], ...]
+
+
+def _added(tried: _Tried, name: str, given: int) -> _Tried:
+    """Return what was tried, with a step; one that goes on with the last is one."""
+    if tried and tried[-1][0] == name:
+        return *tried[:-1], (name, tried[-1][1] + given)
+    return *tried, (name, given)
 
 
 def raise_after(cause: BaseException | None, error: Exception) -> NoReturn:

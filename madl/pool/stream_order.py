@@ -30,8 +30,12 @@ class StreamOrder:
         """Return an event at the end of what is queued."""
         return None
 
-    def is_done(self) -> bool:
-        """Return whether nothing is queued. Does not wait."""
+    def is_done(self, freed: object) -> bool:
+        """Return whether no queued work uses what the stream has free. Does not wait.
+
+        Args:
+            freed: Is equal to what it was before if nothing was freed since.
+        """
         return True
 
     def has_reached(self, event: object) -> bool:  # the queued one looks
@@ -42,8 +46,11 @@ class StreamOrder:
         """Return whether work becomes part of a graph now, instead of being done."""
         return False
 
-    def wait(self) -> None:
-        """Return when all that is queued is done."""
+    def wait_for_free(self, freed: object) -> None:
+        """Return when ``is_done``."""
+
+    def wait(self, freed: object = None) -> None:
+        """Return when all that is queued is done; then ``is_done`` is so as well."""
 
     def follow(self, other: "StreamOrder") -> None:
         """Let this stream's later work wait for what the other has queued."""
@@ -53,7 +60,13 @@ class StreamOrder:
 
 
 class _Queued(StreamOrder):
-    """A stream of a device that does queued work later."""
+    """A stream of a device that does queued work later.
+
+    It keeps the event that was recorded when memory had become free, and asks for that
+    one as long as no more is freed. No driver has to know at once that an event of this
+    instant is reached, even if nothing is queued; and what is queued later uses nothing
+    that was free before.
+    """
 
     is_ordered = True
 
@@ -62,12 +75,21 @@ class _Queued(StreamOrder):
         self._device = backend.device
         self._backend = cast("StreamOrderedBackend", backend.backend)
         self._captures = Capability.CAPTURE in backend.capabilities
+        self._last_use: tuple[object, object] | None = None
+        """What was free, and an event behind all that may use it."""
 
     def record(self) -> object:
         return self._backend.record(self.stream)
 
-    def is_done(self) -> bool:
-        return not self.is_capturing() and self._backend.is_done(self.record())
+    def is_done(self, freed: object) -> bool:
+        if self.is_capturing():
+            return False
+        return self._backend.is_done(self._event_after(freed))
+
+    def _event_after(self, freed: object) -> object:
+        if self._last_use is None or self._last_use[0] != freed:
+            self._last_use = freed, self.record()
+        return self._last_use[1]
 
     def is_capturing(self) -> bool:
         if not self._captures:
@@ -86,9 +108,14 @@ class _Queued(StreamOrder):
     def has_reached(self, event: object) -> bool:
         return self._backend.is_done(event)
 
-    def wait(self) -> None:
+    def wait_for_free(self, freed: object) -> None:
         self.refuse_in_capture("wait for queued work")
-        self._backend.synchronize(self.record())
+        self._backend.synchronize(self._event_after(freed))
+
+    def wait(self, freed: object = None) -> None:
+        self.refuse_in_capture("wait for queued work")
+        self._last_use = freed, self.record()
+        self._backend.synchronize(self._last_use[1])
 
     def follow(self, other: StreamOrder) -> None:
         self.refuse_in_capture("take memory of another stream")

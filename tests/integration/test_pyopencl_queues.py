@@ -4,6 +4,7 @@ PyOpenCL's own pool hands a block out while work in another queue still reads it
 a queue has not begun yet is held back by a gate, so nothing here is a race.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,3 +149,18 @@ def test_a_copy_without_a_stream_follows_the_owners_work(bench: Bench) -> None:
 
         assert set(memory_of(array).tobytes()) == {49}
         del array
+
+
+def test_nothing_is_refused_while_all_is_free() -> None:
+    """The event of an idle queue is not reached when it is asked for at once."""
+    context = OpenclBackend().context
+    queues = [cl.CommandQueue(context) for _ in range(2)]
+    drawn = random.Random(0)
+    with Pool(OpenclBackend(queues[0]), limit="2 MiB") as pool:
+        for _ in range(300):
+            one, other = drawn.sample(queues, 2)
+            nbytes, asked = (drawn.randrange(1, 2 << 20) for _ in range(2))
+            allocator = PoolAllocator(pool, one)
+            cla.empty(one, nbytes, np.uint8, allocator=allocator).fill(1)
+
+            pool.allocate(asked, stream=other).free()

@@ -281,7 +281,6 @@ def test_recovery_frees_nothing_of_a_lane_that_it_does_not_know() -> None:
     parts.streams.lanes.append(lane)
     spans = sorted((one.address, one.nbytes) for one in (block, *others))
     assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
-    pool.check()
 
 
 def test_handles_that_are_dropped_come_back() -> None:

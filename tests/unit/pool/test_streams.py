@@ -561,3 +561,102 @@ def test_misses_of_a_stream_that_was_forgotten_are_counted_still(
     pool.forget_stream(stream)
 
     assert pool.stats().miss_count == before == 4
+
+
+class LateBackend(FakeBackend):
+    """A driver that knows of an event only once it was waited for."""
+
+    def __init__(self, capabilities: Capability) -> None:
+        super().__init__(total_nbytes=64 * PAGE, capabilities=capabilities)
+        self.waits: list[FakeStream] = []
+        self.seen: list[FakeEvent] = []
+
+    def is_done(self, event: object) -> bool:
+        assert isinstance(event, FakeEvent)
+        return event in self.seen and super().is_done(event)
+
+    def synchronize(self, event: object) -> None:
+        super().synchronize(event)
+        assert isinstance(event, FakeEvent)
+        self.waits.append(event.stream)
+        self.seen.append(event)
+
+
+@pytest.fixture(params=[DEVICE, SEGMENTS], ids=["commits", "segments"])
+def late(request: pytest.FixtureRequest) -> LateBackend:
+    return LateBackend(request.param)
+
+
+def test_what_another_stream_has_freed_is_had_by_one_wait(late: LateBackend) -> None:
+    pool = Pool(late, limit=8 * PAGE)
+    first, second, third = (late.make_stream() for _ in range(3))
+    held = pool.allocate(PAGE, stream=third)
+    memory = pool.allocate(5 * PAGE, stream=second)
+    second.queue(idle_work)
+    memory.free()
+
+    pool.allocate(7 * PAGE, stream=first).free()
+
+    assert set(late.waits) == {second}
+    held.free()
+
+
+def test_holes_of_a_stream_are_joined_at_the_limit(late: LateBackend) -> None:
+    if Capability.REMAP not in late.capabilities:
+        pytest.skip("no pages move")
+    pool = Pool(late, limit=8 * PAGE)
+    held = [pool.allocate(PAGE) for _ in range(8)]
+    for memory in held[::2]:
+        memory.free()
+
+    pool.allocate(4 * PAGE).free()
+
+    assert len(late.waits) == 1
+
+
+def test_what_a_reclaimer_frees_in_another_stream_is_waited_for(
+    late: LateBackend,
+) -> None:
+    pool = Pool(late, limit=8 * PAGE)
+    first, second = late.make_stream(), late.make_stream()
+    cache = [pool.allocate(5 * PAGE, stream=second)]
+
+    def drop(_: int) -> None:
+        second.queue(idle_work)
+        cache.clear()
+
+    pool.on_out_of_memory(drop)
+
+    pool.allocate(7 * PAGE, stream=first).free()
+
+    assert cache == []
+
+
+def test_an_event_from_before_a_free_says_nothing_of_it(late: LateBackend) -> None:
+    """What was freed later is not taken while its stream still uses it."""
+    pool = Pool(late, limit=8 * PAGE)
+    first, second = late.make_stream(), late.make_stream()
+    early, last = (pool.allocate(3 * PAGE, stream=second) for _ in range(2))
+    early.free()
+    held = pool.allocate(4 * PAGE, stream=first)  # waits for what is free by now
+    done: list[str] = []
+    second.queue(lambda: done.append("work of the second stream"))
+    last.free()
+
+    pool.allocate(4 * PAGE, stream=first).free()
+
+    assert done == ["work of the second stream"]
+    held.free()
+
+
+def test_an_error_names_the_wait_once(late: LateBackend) -> None:
+    pool = Pool(late, limit=8 * PAGE)
+    held = [pool.allocate(PAGE, stream=late.make_stream()) for _ in range(3)]
+    pool.allocate(PAGE, stream=late.make_stream()).free()
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        pool.allocate(8 * PAGE)
+
+    names = [name for name, _ in caught.value.report.tried]
+    assert names.count("waiting for the device") == 1
+    del held
