@@ -20,15 +20,25 @@ def handle_of(stream: object) -> int:
         TypeError: It is nothing that is known to be a stream.
         ValueError: It is the per-thread default stream.
     """
-    handle = 0 if stream is None else _find_handle(stream)
-    if handle is None or handle < 0:
-        raise TypeError(
-            f"stream must be {_MAKERS}, got {stream!r} ({type(stream).__name__})"
-        )
+    handle = any_handle_of(stream)
     if handle == _PER_THREAD:
         raise ValueError(
             "the per-thread default stream is another one in each thread, and memory "
             "may be freed in any; make a stream and use that one"
+        )
+    return handle
+
+
+def any_handle_of(stream: object) -> int:
+    """Return as ``handle_of``, but take the per-thread default stream too.
+
+    Raises:
+        TypeError: It is nothing that is known to be a stream.
+    """
+    handle = 0 if stream is None else _find_handle(stream)
+    if handle is None or handle < 0:
+        raise TypeError(
+            f"stream must be {_MAKERS}, got {stream!r} ({type(stream).__name__})"
         )
     return handle or _LEGACY
 
