@@ -274,12 +274,17 @@ CALL(cuMemGetAddressRange_v2, (Address *start, size_t *nbytes, Address at),
      (start, nbytes, at))
 {
     Range *range = find_range(at);
-    if (!range)
+    Address first = 0;
+    size_t length = 0;
+    if (range) {
+        first = range->at;
+        length = range->nbytes;
+    } else if (page_device(at, &first, &length) < 0)
         return NOT_FOUND;
     if (start)
-        *start = range->at;
+        *start = first;
     if (nbytes)
-        *nbytes = range->nbytes;
+        *nbytes = length;
     return OK;
 }
 
