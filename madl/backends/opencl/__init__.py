@@ -169,13 +169,22 @@ class OpenclBackend(OpenclQueues):
     def _copy_host(
         self, action: str, to: Side, of: Side, *, host: memoryview, stream: object
     ) -> None:
-        queue, is_blocking = self._queue_of(stream), stream is None
+        queue = self._queue_of(stream)
+        # pyopencl keeps the interpreter lock in a blocking copy of managed memory:
+        # work that a thread of Python has to release would wait for this one. So the
+        # copy is queued, and its event waited for.
+        blocks = stream is None and not self.is_managed
         with translated(self.device, f"copy {host.nbytes} bytes {action}"):
-            event = self._memory.copy(
-                queue, to, of, host.nbytes, is_blocking=is_blocking
-            )
-        if not is_blocking:
-            self._keep(event, host)
+            event = self._memory.copy(queue, to, of, host.nbytes, is_blocking=blocks)
+        if blocks:
+            return
+        kept = self._in_flight.keep(event, host)
+        if stream is None:
+            self.synchronize(event)
+            self._in_flight.let_go(kept)
+            return
+        with translated(self.device, "query an event"):
+            self._in_flight.look()
 
     def copy_inside(
         self,
