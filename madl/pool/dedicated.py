@@ -41,7 +41,12 @@ class Dedicated:
         if room is not None and nbytes > room:
             raise self._budget.refusal(backend.device, nbytes)
         arena = self._open(nbytes + spare)
-        offset = arena.align(0, alignment)
+        try:
+            offset = arena.align(0, alignment)
+        except BaseException:
+            self._keep(arena)
+            self.release(arena)
+            raise
         self._take(arena, offset, nbytes)
         return arena, offset
 

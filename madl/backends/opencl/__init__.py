@@ -97,8 +97,8 @@ class OpenclBackend(OpenclQueues):
 
     @property
     def largest_nbytes(self) -> int:
-        """What one reservation can have; CL_DEVICE_MAX_MEM_ALLOC_SIZE."""
-        largest = int(self._device.max_mem_alloc_size)
+        """What one reservation can have, by CL_DEVICE_MAX_MEM_ALLOC_SIZE."""
+        largest = int(self._device.max_mem_alloc_size) - self._memory.spare_nbytes
         return largest // self.granularity * self.granularity
 
     def reserve(self, nbytes: int) -> Reservation:
