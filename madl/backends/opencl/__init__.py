@@ -23,6 +23,7 @@ from madl.backends.opencl.devices import (
     resolve,
 )
 from madl.backends.opencl.errors import too_large, translated, translation
+from madl.backends.opencl.pocl import guard_rectangles
 from madl.backends.opencl.queues import OpenclQueues
 from madl.backends.opencl.svm import ManagedMemory
 from madl.backends.protocol import (
@@ -84,6 +85,8 @@ class OpenclBackend(OpenclQueues):
             if self.is_managed
             else Buffers(calls, found.context, found.device, self._private)
         )
+        if not self.is_managed:
+            guard_rectangles(found.device)
         self.alignment = self._memory.alignment
         self.capabilities = (
             self._memory.capabilities
