@@ -115,7 +115,7 @@ CALL(cuMemFree_v2, (Address at), (at))
     UNSAFE_IN_CAPTURE("cuMemFree");
     if (!at)
         return OK;
-    finish_device(context->device);
+    /* No wait for queued work: a driver does not promise one. */
     return context->broken ? context->broken : free_range(at, 0);
 }
 
@@ -148,7 +148,6 @@ CALL(cuMemFreeHost, (void *at), (at))
 {
     NEED(context);
     UNSAFE_IN_CAPTURE("cuMemFreeHost");
-    finish_device(context->device);
     return context->broken ? context->broken : free_range((Address)at, 1);
 }
 
