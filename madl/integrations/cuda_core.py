@@ -73,9 +73,7 @@ class _Resource:
         while self._late:
             self.hold_back(*self._late.pop())
         memory = self.pool.allocate(size, stream=stream, tag=self._tag)
-        address = memory.address if size else 0
-        buffer = self._buffer_class._init(address, size, owner=memory)
-        buffer.made_by = self
+        buffer: cuda.core.Buffer = self._buffer_class.over(memory, self)
         return buffer
 
     def deallocate(self, ptr: object, size: int, *, stream: object) -> None:
@@ -157,6 +155,15 @@ class _Buffer:
     is_device_accessible = _of_resource("is_device_accessible")
     is_host_accessible = _of_resource("is_host_accessible")
     is_managed = _of_resource("is_managed")
+
+    @classmethod
+    def over(cls, memory: Memory, resource: _Resource) -> Any:  # noqa: ANN401  # of cuda.core
+        """Return a buffer that owns a memory."""
+        address = memory.address if memory.nbytes else 0
+        # As cuda.core makes its own subclasses: ``from_handle`` makes none.
+        buffer = cls._init(address, memory.nbytes, owner=memory)  # type: ignore[attr-defined]  # of cuda.core.Buffer
+        buffer.made_by = resource
+        return buffer
 
     def close(self, stream: object = None) -> None:
         """Free the memory behind what is queued in ``stream`` by now.

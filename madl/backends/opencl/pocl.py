@@ -24,12 +24,16 @@ def guard_rectangles(device: "cl.Device") -> None:
 
     It has no hook, so its function is replaced, once, if the device is PoCL's.
     """
+    if device.platform.name == PLATFORM:
+        _replace_copy()
+
+
+@functools.cache
+def _replace_copy() -> None:
     import pyopencl
 
     native: Any = pyopencl._cl
     copy = getattr(native, _NAME)
-    if device.platform.name != PLATFORM or hasattr(copy, "__wrapped__"):
-        return
 
     @functools.wraps(copy)
     def guarded(queue: Any, src: Any, dst: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # pyopencl's own
