@@ -19,11 +19,15 @@ class Reservation(NamedTuple):
         native: What the device's own API calls it: an address, a ``cl_mem``.
         nbytes: Its length.
         address: ``None`` where the API has no addresses.
+        base: Without an address: where it starts in the device's own memory, from which
+            alignment counts. ``None`` where that is not known, and so no alignment
+            beyond the backend's own can be asked for.
     """
 
     native: object
     nbytes: int
     address: int | None
+    base: int | None = 0
 
 
 class MemoryInfo(NamedTuple):

@@ -28,7 +28,7 @@ BUILT_IN = {
 """madl's own kinds, and the modules that open them. A kind may have variants with an
 underscore, as in ``"cuda_managed:0"``, which the same module opens."""
 
-failures: dict[str, Exception] = {}
+failures: dict[str, BaseException] = {}
 """What was raised when a kind was last used, where that failed; for ``madl info``."""
 
 _plugins: "Plugins | None" = None
@@ -74,7 +74,9 @@ def devices_of(kind: str) -> tuple[str, ...]:
         found = tuple(_opener_of(kind).madl_devices() or ())
         for device in found:
             _check_listed(kind, device)
-    except Exception as error:  # a plugin may raise anything; the others are listed
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may raise anything, as by sys.exit()
         failures[kind] = error
         return ()
     failures.pop(kind, None)
@@ -101,9 +103,9 @@ def open_device(device: str) -> Backend:
     except BackendNotFoundError as error:
         failures[kind] = error
         raise BackendNotFoundError(device, kinds(), error.reason) from error.__cause__
-    except MadlError:  # the device is there, and the error says what is wrong
+    except (MadlError, KeyboardInterrupt):  # of a device that is there; of the user
         raise
-    except Exception as error:  # of a broken driver or plugin
+    except BaseException as error:  # of a broken driver or plugin
         failures[kind] = error
         raise BackendNotFoundError(device, kinds(), in_words(error)) from error
     if backend is None:
@@ -152,7 +154,7 @@ def forget_plugins() -> None:
     failures.clear()
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Return an error on one line."""
     if isinstance(error, BackendNotFoundError):
         return error.reason
@@ -225,7 +227,9 @@ def _state_of(claim: "Claim") -> PluginState:
     try:
         _installed().check_claim(claim)
         _installed().load_claim(claim).check_pending()
-    except Exception as error:  # as above: a plugin may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as above: a plugin may raise anything
         return PluginState(*claim[:3], (), in_words(error))
     found = devices_of(claim.kind)
     failure = failures.get(claim.kind)

@@ -8,9 +8,11 @@ one, and what is used in another stream has to be told by ``record_stream``.
 import ctypes
 import functools
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from madl.errors import MissingCapabilityError
+from madl.hotpath import Memory
 from madl.integrations.peers import (
     cuda_backend_of,
     import_peer,
@@ -94,7 +96,9 @@ class _Manager:
 
     @property
     def _device(self) -> str:
-        return f"cuda:{self.context.device.id}"
+        # Of a context that Numba did not make, it is the driver's own CUdevice.
+        device = self.context.device
+        return f"cuda:{int(getattr(device, 'id', device))}"
 
     def memalloc(self, size: int) -> "MemoryPointer":
         """Return device memory; its block goes back with the last pointer to it.
@@ -148,7 +152,29 @@ def _manager_class() -> Any:  # noqa: ANN401  # Numba has no types here
         raise ImportError(
             "Numba's CUDA simulator has no memory managers; unset NUMBA_ENABLE_CUDASIM"
         )
+    driver: Any = import_peer("numba.cuda.cudadrv.driver", "numba-cuda")
+    driver.device_extents = _extents_of_blocks(driver.device_extents)
     return type("PoolManager", (_Manager, base), {"_cuda": cuda})
+
+
+def _extents_of_blocks(
+    ask_driver: Callable[[Any], tuple[int, int]],
+) -> Callable[[Any], tuple[int, int]]:
+    """Return Numba's ``device_extents``, which knows the blocks of pools too.
+
+    It asks the driver, and has no hook for a memory manager: of a block the driver
+    answers the whole segment, and who fills an array by ``device_memory_size`` would
+    overwrite the blocks beside it.
+    """
+
+    def device_extents(devmem: Any) -> tuple[int, int]:  # noqa: ANN401  # Numba has no types here
+        owner = getattr(getattr(devmem, "gpu_data", devmem), "owner", None)
+        memory = getattr(owner, "madl_memory", owner)
+        if not isinstance(memory, Memory) or not memory.nbytes:
+            return ask_driver(devmem)
+        return memory.address, memory.address + memory.nbytes
+
+    return device_extents
 
 
 if not TYPE_CHECKING:  # to a type checker, such a function makes every name right

@@ -56,6 +56,7 @@ class PoolAllocator:
             self._options["alignment"] = backend.alignment
         if backend.stream_key(self.queue) != backend.stream_key(backend.queue):
             self._options["stream"] = self.queue
+        self._is_managed = backend.is_managed
         self._view: Any = backend.view  # memory.native, without the ways round it
 
     def __call__(self, nbytes: int) -> "cl.Buffer | cl.SVM | None":
@@ -72,6 +73,10 @@ class PoolAllocator:
         # The object owns the block by this attribute: no callback and no finalizer,
         # in whichever thread the last reference is dropped.
         native.madl_memory = memory
+        if self._is_managed:
+            # PyOpenCL calls it of the memory of an array that nothing uses any more:
+            # its own allocators return objects that have it, and so have buffers.
+            native.release = memory.free
         return native
 
     def __repr__(self) -> str:

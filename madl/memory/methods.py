@@ -63,12 +63,15 @@ def address(memory: Memory) -> int:
 
 
 def native(memory: Memory) -> object:
-    """What the device's own API calls this memory, an address or a ``cl_mem``."""
+    """What the device's own API calls this memory, an address or a ``cl_mem``.
+
+    ``None`` for no bytes, be it memory or a slice of it.
+    """
+    arena, offset = locate(memory, "native")
+    if arena is None or not memory.nbytes:
+        return None
     if not pool_of(memory).capabilities._value_ & _VIEW:
         return address(memory)
-    arena, offset = locate(memory, "native")
-    if arena is None:
-        return None
     backend = cast("ViewBackend", backend_of(memory))
     return backend.view(*reserved_place(arena, offset), memory.nbytes)
 

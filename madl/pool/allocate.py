@@ -240,7 +240,23 @@ class Lane:
             native = error.report.native
         flushed = max(binned - shared.binned_nbytes, 0)
         request = request._replace(native=native, tried=(("flush", flushed),))
-        return reclaim(self, request, self._steps(capacity), attempt)
+        try:
+            return reclaim(self, request, self._steps(capacity), attempt)
+        except OutOfMemoryError as error:
+            self._refuse_in_capture(error)
+            raise
+
+    def _refuse_in_capture(self, error: OutOfMemoryError) -> None:
+        """Raise where a request failed for a capture: all it could do was to wait.
+
+        There is enough that is free, of other streams or in use by none, and no stream
+        may be waited for, nor its memory be taken, while a graph is captured from it.
+        """
+        report, room = error.report, self.parts.budget.room_nbytes
+        if report.free_nbytes + (room or 0) < report.capacity_nbytes:
+            return
+        for growth in self.growth.family:
+            growth.order.refuse_in_capture("wait for queued work")
 
     def _is_above_limits(self, capacity: int) -> bool:
         """Return whether a limit is too low for so much, whatever is given back."""

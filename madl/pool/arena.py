@@ -52,7 +52,9 @@ class Arena(HotArena):
             )
         else:
             self.reservation = backend.reserve(nbytes)
-        if (self.reservation.address or 0) % BLOCK_GRANULARITY:
+        start = self.reservation.address
+        base = self.reservation.base if start is None else start
+        if (base or 0) % BLOCK_GRANULARITY:
             backend.release(self.reservation)
             if self.is_segment:
                 budget.give_back(nbytes)
@@ -69,7 +71,8 @@ class Arena(HotArena):
         self.unused_from = 0
         """No block lay at or above this offset, and no memory was moved there, so what
         the system gives there is zero. Kept for ``zeroing``."""
-        start = self.reservation.address
+        # Where alignment counts from; None where the device does not tell.
+        self._base = None if base is None else base + front_nbytes
         super().__init__(
             FirstFit(nbytes, self.page_nbytes, look_ahead),
             None if start is None else start + front_nbytes,
@@ -124,8 +127,15 @@ class Arena(HotArena):
 
     def align(self, offset: int, alignment: int) -> int:
         """Return the next offset whose address is a multiple of it; 0 for any."""
-        start = self.front_nbytes if self.address is None else self.address
-        return align_up(start + offset, alignment or 1) - start
+        if self._base is not None:
+            return align_up(self._base + offset, alignment or 1) - self._base
+        if alignment <= max(self.backend.alignment, BLOCK_GRANULARITY):
+            return align_up(offset, alignment or 1)
+        raise MissingCapabilityError(
+            self.backend.device,
+            f"alignment of {alignment} bytes: it does not tell where memory starts",
+            "leave out alignment=",
+        )
 
     def commit(self, first: int, stop: int) -> None:
         """Commit pages; on failure nothing has changed."""

@@ -39,7 +39,12 @@ class Dedicated:
         spare = align_up(max(alignment - promised, 0), backend.granularity)
         self._check_room(nbytes, nbytes)
         arena = self._open(nbytes + spare)
-        offset = arena.align(0, alignment)
+        try:
+            offset = arena.align(0, alignment)
+        except BaseException:
+            self._keep(arena)
+            self.release(arena)
+            raise
         self._take(arena, offset, nbytes)
         return arena, offset
 

@@ -243,7 +243,7 @@ class FakeBackend:
                 self._next_address += (nbytes // step + 1) * step
             is_shown = Capability.HOST_ACCESS in self.capabilities or not has_bytes
             reservation = Reservation(
-                f"fake {address:#x}", nbytes, address if is_shown else None
+                f"fake {address:#x}", nbytes, address if is_shown else None, address
             )
             self.reservations[address] = reservation
             self._addresses[reservation.native] = address

@@ -16,6 +16,7 @@ from madl.integrations import pyopencl
 from madl.integrations.pyopencl import PoolAllocator, default_queue, mapped, memory_of
 from madl.pool.allocate import parts_of
 from tests.backends.opencl.device import pyopencl_or_skip
+from tests.programs import run
 
 cl = pyopencl_or_skip()
 
@@ -64,6 +65,70 @@ def test_reductions_take_from_the_pool(pool: Pool) -> None:
 
     assert int(total.get()) == host.sum()
     assert memory_of(total).pool is pool
+
+
+def test_the_memory_of_an_array_is_released_as_that_of_other_allocators(
+    pool: Pool,
+) -> None:
+    array = cla.zeros(
+        default_queue(pool), 100, np.float32, allocator=PoolAllocator(pool)
+    )
+
+    array.data.release()
+
+    if parts_of(pool).backend.backend.is_managed:  # type: ignore[attr-defined]  # of OpenCL
+        assert live_nbytes(pool) == 0
+    with pytest.raises((cl.Error, FreedMemoryError)):
+        array.data.release()
+    del array
+    assert live_nbytes(pool) == 0
+
+
+RECTANGLE = """
+import sys
+import numpy as np
+import pyopencl as cl
+import madl
+from madl.backends.opencl import OpenclBackend
+from madl.integrations.pyopencl import PoolAllocator
+
+queue = cl.CommandQueue(OpenclBackend("opencl:0").context)
+allocate = PoolAllocator(madl.Pool(OpenclBackend(queue)))
+block, other = allocate(4096), allocate(4096)
+plain = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, 4096)
+content = np.arange(4096, dtype=np.uint16).astype(np.uint8)
+for buffer in (block, plain):
+    cl.enqueue_copy(queue, buffer, content)
+shape = dict(region=(16, 4, 2))
+pitches = dict(src_pitches=(64, 256), dst_pitches=(64, 256))
+origins = dict(src_origin=(0, 0, 0), dst_origin=(0, 0, 0))
+for to, of in ((other, block), (other, plain), (plain, block)):
+    try:
+        cl.enqueue_copy(queue, to, of, **shape, **pitches, **origins)
+    except madl.MissingCapabilityError as error:
+        print(error)
+copied = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, 4096)
+cl.enqueue_copy(queue, copied, plain, **shape, **pitches, **origins)
+host = np.zeros(4096, np.uint8)
+for of in (block, copied):
+    cl.enqueue_copy(
+        queue, host, of, **shape, buffer_origin=(0, 0, 0), host_origin=(0, 0, 0),
+        buffer_pitches=(64, 256), host_pitches=(64, 256),
+    )
+    assert (host[256:272] == content[256:272]).all()
+"""
+
+
+def test_a_rectangle_of_a_block_never_ends_the_process() -> None:
+    status, output, errors = run(RECTANGLE)
+
+    assert (status, errors) == (0, "")
+    if "PoCL" in OpenclBackend().describe()["platform"]:
+        assert output == 3 * (
+            "opencl:0 has no rectangular copies of sub-buffers, as blocks of a pool "
+            "are: PoCL's clEnqueueCopyBufferRect would end the process. Try: read the "
+            "rectangle into an array of the host, and write it from there\n"
+        )
 
 
 def test_results_have_the_allocator_of_their_operands(pool: Pool) -> None:

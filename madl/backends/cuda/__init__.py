@@ -167,8 +167,10 @@ class CudaBackend(CudaWork, CudaExchange):
             found.is_going = False
             try:
                 with self._device.calls.giving_back():
-                    if self.memory in ("pages", "async"):  # cuMemFree waits by itself
-                        self._device.calls.call("release", "cuCtxSynchronize")
+                    # Drivers have been seen to wait in cuMemFree and cuMemFreeHost;
+                    # that they do is promised nowhere, and queued work may still
+                    # read what is released.
+                    self._device.calls.call("release", "cuCtxSynchronize")
                     found.release()
             except BaseException as error:
                 # After a Ctrl-C in the driver call it may be free, and its address

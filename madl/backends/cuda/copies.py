@@ -4,11 +4,12 @@ Work without a stream is queued in the legacy default stream, as the CUDA runtim
 it, and waited for: by themselves some of the driver's copies return early.
 """
 
+import contextlib
 from abc import abstractmethod
 from typing import Any, cast
 
 from madl.backends.cuda.calls import SUCCESS
-from madl.backends.cuda.streams import CudaStreams, handle_of
+from madl.backends.cuda.streams import CudaStreams, any_handle_of, handle_of
 from madl.backends.protocol import Backend, Capability, Reservation, Staging
 
 WORK = (
@@ -159,6 +160,27 @@ class CudaWork(CudaStreams):
     def _finish(self, handle: int) -> None:
         with self._device.current():
             self._device.calls.call("finish a copy", "cuStreamSynchronize", handle)
+
+    def finish(self, stream: object) -> None:
+        """Return when the device has done all its work, and a stream its own.
+
+        For a stream that no event can be had of: the per-thread default one, one of
+        another context, or one that is gone.
+
+        Raises:
+            BackendCallError: The device cannot be waited for: the context is broken,
+                or work is captured for later.
+        """
+        calls = self._device.calls
+        with self._device.taking():
+            calls.call("wait for the device", "cuCtxSynchronize")
+        with contextlib.suppress(RuntimeError, TypeError, ValueError):
+            handle = any_handle_of(stream)
+            status, context = calls.status("cuStreamGetCtx", handle)
+            if status == SUCCESS and int(context) != int(self._device.context):
+                calls.quietly("cuCtxPushCurrent", context)
+                calls.quietly("cuStreamSynchronize", handle)
+                calls.quietly("cuCtxPopCurrent")
 
     def fill(
         self,

@@ -30,19 +30,33 @@ class CudaExchange:
         return handle_of(stream)
 
     def buffer_over(self, address: int, nbytes: int, owner: object) -> DlpackExporter:
-        """Return a buffer of ``cuda.core``, whose DLPack capsules are native.
+        """Return a view of ``cuda.core``, whose DLPack capsules are native.
+
+        Those of its buffers are too, but of ``int8``.
 
         Raises:
-            MissingCapabilityError: cuda.core is not installed.
+            MissingCapabilityError: cuda.core is not installed, or too old.
         """
+        import numpy as np
+
         try:
             core = importlib.import_module("cuda.core")
+            view = importlib.import_module("cuda.core.utils").StridedMemoryView
         except ImportError as error:
             raise MissingCapabilityError(
                 self.device, "DLPack without cuda.core", "pip install cuda-core"
             ) from error
+        if not hasattr(view, "__dlpack__"):
+            raise MissingCapabilityError(
+                self.device,
+                f"DLPack with cuda.core {core.__version__}",
+                "pip install --upgrade cuda-core",
+            )
         with self._device.current():
-            made: DlpackExporter = core.Buffer.from_handle(address, nbytes, owner=owner)
+            buffer = core.Buffer.from_handle(address, nbytes, owner=owner)
+            made: DlpackExporter = view.from_buffer(
+                buffer, (nbytes,), dtype=np.dtype(np.uint8)
+            )
         return made
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from madl.backends.cuda.calls import CAPTURED, NOT_READY, SUCCESS
+from madl.backends.cuda.calls import CAPTURED, IMPLICIT, NOT_READY, SUCCESS
 from madl.backends.cuda.device import CudaDevice
 
 _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
@@ -20,15 +20,25 @@ def handle_of(stream: object) -> int:
         TypeError: It is nothing that is known to be a stream.
         ValueError: It is the per-thread default stream.
     """
-    handle = 0 if stream is None else _find_handle(stream)
-    if handle is None or handle < 0:
-        raise TypeError(
-            f"stream must be {_MAKERS}, got {stream!r} ({type(stream).__name__})"
-        )
+    handle = any_handle_of(stream)
     if handle == _PER_THREAD:
         raise ValueError(
             "the per-thread default stream is another one in each thread, and memory "
             "may be freed in any; make a stream and use that one"
+        )
+    return handle
+
+
+def any_handle_of(stream: object) -> int:
+    """Return as ``handle_of``, but take the per-thread default stream too.
+
+    Raises:
+        TypeError: It is nothing that is known to be a stream.
+    """
+    handle = 0 if stream is None else _find_handle(stream)
+    if handle is None or handle < 0:
+        raise TypeError(
+            f"stream must be {_MAKERS}, got {stream!r} ({type(stream).__name__})"
         )
     return handle or _LEGACY
 
@@ -100,12 +110,22 @@ class CudaStreams:
         return handle
 
     def is_capturing(self, stream: object) -> bool:
-        """Return whether work queued on a stream goes into a graph, for later."""
+        """Return whether work queued on a stream goes into a graph, for later.
+
+        Or whether it would break a capture: the legacy default stream waits for all
+        that do not say otherwise, so none of its work may be queued while one of these
+        is captured.
+        """
+        function = "cuStreamIsCapturing"
         with self._device.current():
-            status = self._calls.call(
-                "look at a stream", "cuStreamIsCapturing", handle_of(stream)
+            status, found = self._calls.status(function, handle_of(stream))
+        if status == IMPLICIT:
+            return True
+        if status != SUCCESS:
+            raise self._calls.failed(
+                "look at a stream", self._calls.failure(function, status)
             )
-        return int(status) != 0
+        return int(found) != 0
 
     def record(self, stream: object) -> CudaEvent:
         """Return an event at the end of what is queued on a stream."""

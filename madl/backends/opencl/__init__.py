@@ -23,6 +23,7 @@ from madl.backends.opencl.devices import (
     resolve,
 )
 from madl.backends.opencl.errors import too_large, translated, translation
+from madl.backends.opencl.pocl import guard_rectangles
 from madl.backends.opencl.queues import OpenclQueues
 from madl.backends.opencl.svm import ManagedMemory
 from madl.backends.protocol import (
@@ -84,6 +85,8 @@ class OpenclBackend(OpenclQueues):
             if self.is_managed
             else Buffers(calls, found.context, found.device, self._private)
         )
+        if not self.is_managed:
+            guard_rectangles(found.device)
         self.alignment = self._memory.alignment
         self.capabilities = (
             self._memory.capabilities
@@ -97,8 +100,8 @@ class OpenclBackend(OpenclQueues):
 
     @property
     def largest_nbytes(self) -> int:
-        """What one reservation can have; CL_DEVICE_MAX_MEM_ALLOC_SIZE."""
-        largest = int(self._device.max_mem_alloc_size)
+        """What one reservation can have, by CL_DEVICE_MAX_MEM_ALLOC_SIZE."""
+        largest = int(self._device.max_mem_alloc_size) - self._memory.spare_nbytes
         return largest // self.granularity * self.granularity
 
     def reserve(self, nbytes: int) -> Reservation:
@@ -169,13 +172,22 @@ class OpenclBackend(OpenclQueues):
     def _copy_host(
         self, action: str, to: Side, of: Side, *, host: memoryview, stream: object
     ) -> None:
-        queue, is_blocking = self._queue_of(stream), stream is None
+        queue = self._queue_of(stream)
+        # pyopencl keeps the interpreter lock in a blocking copy of managed memory:
+        # work that a thread of Python has to release would wait for this one. So the
+        # copy is queued, and its event waited for.
+        blocks = stream is None and not self.is_managed
         with translated(self.device, f"copy {host.nbytes} bytes {action}"):
-            event = self._memory.copy(
-                queue, to, of, host.nbytes, is_blocking=is_blocking
-            )
-        if not is_blocking:
-            self._keep(event, host)
+            event = self._memory.copy(queue, to, of, host.nbytes, is_blocking=blocks)
+        if blocks:
+            return
+        kept = self._in_flight.keep(event, host)
+        if stream is None:
+            self.synchronize(event)
+            self._in_flight.let_go(kept)
+            return
+        with translated(self.device, "query an event"):
+            self._in_flight.look()
 
     def copy_inside(
         self,

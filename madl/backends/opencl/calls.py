@@ -9,6 +9,7 @@ could free what the parent uses.
 
 import ctypes
 import os
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ from madl.errors import ForkError
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
+_TELLS_ADDRESS = """
+kernel void tell(global uchar *buffer, global ulong *out) { out[0] = (ulong) buffer; }
+"""
 
 _opened: list[int] = []  # the process that opened a device first
 _forked: list[int] = []  # the same, in its children
@@ -56,6 +61,34 @@ class OpenclCalls:
     def same_buffer(self, buffer: "cl.Buffer") -> "cl.Buffer":
         """Return another object for a buffer, which ends with the last of them."""
         return self._cl.Buffer.from_int_ptr(buffer.int_ptr)
+
+    def host_address(self, queue: "cl.CommandQueue", buffer: "cl.Buffer") -> int:
+        """Return where the CPU has a buffer: on a CPU, where kernels have it too."""
+        array, event = self._cl.enqueue_map_buffer(
+            *(queue, buffer, self._cl.map_flags.READ, 0, (1,), "uint8"),
+            is_blocking=False,
+        )
+        event.wait()
+        address: int = array.ctypes.data
+        array.base.release(queue).wait()
+        return address
+
+    def address_kernel(self, context: "cl.Context", device: "cl.Device") -> Any:  # noqa: ANN401  # a cl.Kernel
+        """Return a kernel that tells where a buffer is; ``None`` without a compiler."""
+        if not device.compiler_available:
+            return None
+        return self._cl.Program(context, _TELLS_ADDRESS).build(devices=[device]).tell
+
+    def device_address(
+        self, queue: "cl.CommandQueue", kernel: "cl.Kernel", buffer: "cl.Buffer"
+    ) -> int:
+        """Return where kernels have a buffer."""
+        found = bytearray(8)
+        out = self._cl.Buffer(queue.context, self._cl.mem_flags.READ_WRITE, 8)
+        kernel.set_args(buffer, out)
+        self._cl.enqueue_nd_range_kernel(queue, kernel, (1,), None)
+        self._cl.enqueue_copy(queue, found, out)
+        return int.from_bytes(found, sys.byteorder)
 
     def flush(self, queue: "cl.CommandQueue") -> None:
         """Submit what is queued to the device: without a flush it need never start."""

@@ -1,5 +1,6 @@
 """OpenCL command queues as streams, markers as events, and copies in flight."""
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from madl.backends.opencl.errors import translated
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
+_Kept = tuple["cl.Event", memoryview]
 
 _LOOKED_AT = 2  # copies in flight that each new one polls, so that they are dropped
 
@@ -33,8 +36,7 @@ class OpenclQueues:
         self.queue: cl.CommandQueue = target.queue or self._private
         """The queue of work without a stream."""
         self._used: dict[int, cl.CommandQueue] = {}
-        # pyopencl's event waits for its copy when it is dropped: it keeps host memory.
-        self._in_flight: deque[tuple[cl.Event, memoryview]] = deque()
+        self._in_flight = CopiesInFlight(calls)
 
     def stream_key(self, stream: Any) -> int:  # noqa: ANN401  # anything a user passes
         """Return what OpenCL calls a command queue; None is the default one.
@@ -106,13 +108,47 @@ class OpenclQueues:
         for queue in [self.queue, *list(self._used.values())]:
             self.synchronize(self.record(queue))
 
-    def _keep(self, event: "cl.Event", host: memoryview) -> None:
-        """Keep the event and host memory of a copy until it is done."""
-        self._in_flight.append((event, host))
+
+class CopiesInFlight:
+    """Keeps the events and the host memory of copies until these are done.
+
+    pyopencl's event of a copy from or to a buffer waits for the copy when it is
+    dropped, as it keeps the host memory, and holds the interpreter lock while it waits.
+    So an event is dropped only when it is done.
+    """
+
+    def __init__(self, calls: OpenclCalls) -> None:
+        self._calls = calls
+        self._kept: deque[_Kept] = deque()
+
+    def keep(self, event: "cl.Event", host: memoryview) -> _Kept:
+        """Keep those of one copy."""
+        kept = event, host
+        self._kept.append(kept)
+        return kept
+
+    def let_go(self, kept: _Kept) -> None:
+        """Keep those of a copy no more, which is done."""
+        with contextlib.suppress(ValueError):  # another thread has seen that it is
+            self._kept.remove(kept)
+
+    def look(self) -> None:
+        """Let go of those of the oldest copies, if they are done."""
         for _ in range(_LOOKED_AT):
             try:
-                oldest = self._in_flight.popleft()
+                oldest = self._kept.popleft()
             except IndexError:  # another thread has looked at it
                 return
-            if not self.is_done(oldest[0]):
-                self._in_flight.append(oldest)
+            if self._calls.status(oldest[0]) > 0:
+                self._kept.append(oldest)
+
+    def __len__(self) -> int:
+        """How many copies are kept."""
+        return len(self._kept)
+
+    def __del__(self) -> None:
+        # The wait releases the interpreter lock, that of a dropped event does not: the
+        # copy may be behind work that a thread of Python has to release.
+        for event, _ in self._kept:
+            with contextlib.suppress(self._calls.Error):
+                self._calls.wait(event)

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from madl.backends.opencl.buffers import Part, Side
+from madl.backends.opencl.buffers import ALIGNMENT_NBYTES, Part, Side
 from madl.backends.opencl.calls import OpenclCalls
 from madl.backends.protocol import Capability, Reservation
 
 if TYPE_CHECKING:
     import pyopencl as cl
-
-ALIGNMENT_NBYTES = 512
-"""Of the start of a reservation, as pools need it. Drivers promise 128 or less, so as
-much more is taken."""
 
 _BYTES = ctypes.c_ubyte * sys.maxsize  # one type for all sizes: ctypes keeps each
 
@@ -34,7 +30,7 @@ class ManagedMemory:
         fine: Fine-grained, or coarse-grained.
     """
 
-    alignment = ALIGNMENT_NBYTES
+    alignment = spare_nbytes = ALIGNMENT_NBYTES
 
     def __init__(
         self, calls: OpenclCalls, context: "cl.Context", *, fine: bool
@@ -52,7 +48,7 @@ class ManagedMemory:
     def reserve(self, nbytes: int) -> Reservation:
         """Take memory; drivers do it when they are asked."""
         taken = self._calls.create_managed(
-            self._context, nbytes + ALIGNMENT_NBYTES, 0, self._flags
+            self._context, nbytes + self.spare_nbytes, 0, self._flags
         )
         address = -(-taken.svm_ptr // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
         return Reservation(taken, nbytes, address)

@@ -97,6 +97,10 @@ class Emulator:
         """Do all the work that is queued."""
         self._library.emulated_run()
 
+    def hold(self, *, is_held: bool) -> None:
+        """Let every call of the driver wait, or go on."""
+        self._library.emulated_hold(int(is_held))
+
     def take_handles(self) -> None:
         """Take back the handles that a failed release has left."""
         self._library.emulated_take_handles()

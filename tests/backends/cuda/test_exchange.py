@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from madl import FreedMemoryError, MissingCapabilityError, Pool
@@ -94,6 +95,55 @@ def test_dlpack_calls_the_device_what_it_is(
 
         assert block.__dlpack_device__() == device
         block.free()
+
+
+@pytest.mark.parametrize("memory", ["pages", "segments", "async", "pinned", "managed"])
+@pytest.mark.parametrize("nbytes", [0, 4])
+def test_dlpack_has_the_elements_that_the_array_interface_has(
+    memory: str, nbytes: int
+) -> None:
+    with Pool(CudaBackend(0, memory=memory)) as pool:
+        block = pool.allocate(nbytes)
+
+        view = utils.StridedMemoryView.from_dlpack(block, stream_ptr=-1)
+
+        told = block.__cuda_array_interface__["typestr"]
+        assert (view.dtype, view.shape) == (np.dtype(told), (nbytes,))
+        assert view.dtype == np.uint8
+        del view
+        block.free()
+
+
+@pytest.mark.parametrize("memory", ["pinned", "managed"])
+def test_numpy_reads_bytes_by_dlpack(memory: str) -> None:
+    with Pool(CudaBackend(0, memory=memory)) as pool:
+        block = pool.allocate(4)
+        block.fill(200)
+
+        array = np.from_dlpack(block)
+
+        assert array.dtype == np.uint8
+        assert array.tolist() == [200] * 4
+        del array
+        block.free()
+
+
+class OldView:
+    """What older ones of cuda.core have."""
+
+
+def test_a_cuda_core_that_is_too_old_is_told(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "StridedMemoryView", OldView)
+
+    with pytest.raises(MissingCapabilityError) as caught:
+        pool.allocate(64).__dlpack__()
+
+    assert str(caught.value) == (
+        f"cuda:0 has no DLPack with cuda.core {core.__version__}. "
+        "Try: pip install --upgrade cuda-core"
+    )
 
 
 def test_dlpack_is_imported_without_a_copy(pool: Pool) -> None:

@@ -1,5 +1,6 @@
 """Numba takes the memory of its CUDA arrays from a pool."""
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from madl import MissingCapabilityError, OutOfMemoryError, Pool
+from madl.backends.cuda import CudaBackend
 from madl.integrations.numba import memory_of, pool_of, record_stream, use_pool
 from madl.pool.allocate import parts_of
 from tests.backends.cuda.content import MIB, place
@@ -15,6 +17,7 @@ from tests.backends.cuda.emulator import Emulator
 from tests.programs import endings, run
 
 cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+driver = pytest.importorskip("numba.cuda.cudadrv.driver")
 
 
 @pytest.fixture
@@ -173,6 +176,72 @@ def test_memory_of_madl_is_an_array_of_numba(pool: Pool) -> None:
     assert memory.tobytes() == np.arange(16.0).tobytes()
     del array
     memory.free()
+
+
+@pytest.mark.parametrize("memory", ["pages", "segments"])
+def test_the_size_of_an_arrays_memory_is_that_of_its_block(memory: str) -> None:
+    with Pool(CudaBackend(0, memory=memory)) as pool:
+        use_pool(pool)
+        one, beside = (cuda.to_device(np.ones(1000, np.uint8)) for _ in range(2))
+        part = one[10:20]
+
+        nbytes = driver.device_memory_size(one)
+        driver.device_memset(one, 0, nbytes)
+
+        assert nbytes == driver.device_memory_size(part) == 1000
+        assert not one.copy_to_host().any()
+        assert beside.copy_to_host().all()
+        del one, part, beside
+
+
+def test_the_size_of_memory_of_madl_is_its_own(pool: Pool) -> None:
+    memory = pool.allocate(1000)
+
+    assert driver.device_memory_size(cuda.as_cuda_array(memory)) == 1000
+    assert driver.device_memory_size(cuda.as_cuda_array(memory[8:16])) == 8
+    memory.free()
+
+
+@pytest.mark.parametrize("memory", ["pages", "segments"])
+def test_of_other_memory_numba_asks_the_driver(memory: str, pool: Pool) -> None:
+    cuda.device_array(1)
+    backend = CudaBackend(0, memory=memory)
+    reservation = backend.reserve(backend.page_nbytes)
+    if memory == "pages":
+        backend.commit(reservation, 0, reservation.nbytes)
+    foreign = Foreign(reservation.address)
+
+    assert driver.device_extents(foreign) == (
+        reservation.address,
+        (reservation.address or 0) + reservation.nbytes,
+    )
+    backend.release(reservation)
+
+
+class Foreign:
+    """What Numba takes for memory of the device, from wherever it is."""
+
+    __cuda_memory__ = True
+    _cuda_memsize_ = None
+
+    def __init__(self, address: int | None) -> None:
+        self.device_ctypes_pointer = ctypes.c_void_p(address)
+
+
+def test_a_context_that_numba_did_not_make_is_entered(pool: Pool) -> None:
+    the_driver = driver.driver
+    device = the_driver.cuDeviceGet(0)
+    handle = the_driver.cuDevicePrimaryCtxRetain(device)
+    context = driver.Context(device, handle)
+
+    context.push()
+
+    pointer = context.memalloc(1000)
+    assert pointer.madl_memory.pool is pool
+    assert context.get_memory_info().total == 64 * MIB
+    del pointer
+    context.pop()
+    the_driver.cuDevicePrimaryCtxRelease(device)
 
 
 def test_an_array_of_other_memory_says_so(pool: Pool) -> None:

@@ -10,6 +10,7 @@ from madl.backends.protocol import Capability
 from madl.errors import BackendCallError, MissingCapabilityError, OutOfMemoryError
 from tests.backends.cuda.content import MIB, read
 from tests.backends.cuda.emulator import INVALID_VALUE, Emulator
+from tests.backends.cuda.test_streams import make_stream
 
 ON_DEVICE = ("segments", "async", "managed")
 
@@ -145,3 +146,18 @@ def test_a_kind_alone_is_its_first_device() -> None:
     assert backend is not None
     assert backend.device == "cuda_pinned:0"
     assert madl_open("cpu") is None
+
+
+@pytest.mark.parametrize("memory", ["segments", "async", "pinned", "managed"])
+def test_a_release_waits_for_what_is_queued(memory: str, emulator: Emulator) -> None:
+    backend, source = CudaBackend(0, memory=memory), CudaBackend(0, memory="segments")
+    stream = make_stream()
+    one, other = backend.reserve(MIB), source.reserve(MIB)
+    emulator.set(lazy=1)
+    source.copy_from_device(backend, one, 0, other, 0, MIB, stream=stream)
+
+    backend.release(one)
+
+    emulator.run()  # the copy would read what is not there any more
+    source.synchronize(source.record(stream))
+    source.release(other)

@@ -168,7 +168,7 @@ def test_a_failed_call_names_function_code_and_text(backend: OpenclBackend) -> N
     reservation = backend.reserve(4096)
 
     with pytest.raises(BackendCallError) as caught:
-        backend.fill(reservation, 4096, 128, 0)
+        backend.fill(reservation, 8192, 128, 0)  # beyond the end
 
     backend.release(reservation)
     assert str(caught.value) == (

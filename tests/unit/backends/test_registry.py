@@ -97,6 +97,43 @@ def test_a_plugin_that_cannot_be_imported_says_why(plugins: PluginFolder) -> Non
     )
 
 
+LEAVES = (
+    "import sys; sys.exit('no licence')",
+    "class Skipped(BaseException): pass\nraise Skipped('no licence')",
+    WORKING.replace("def madl_devices():", "def madl_devices():\n    raise SystemExit"),
+)
+
+
+@pytest.mark.parametrize("source", LEAVES)
+def test_a_plugin_that_would_end_the_program_is_shown_and_harms_nobody(
+    plugins: PluginFolder, source: str
+) -> None:
+    plugins.install("aaa", source)
+    plugins.install("nvme")
+
+    assert {"cpu", "nvme:0", "nvme:1"} <= set(madl.devices())
+    assert not isinstance(registry.failures["aaa"], Exception)
+    failures = {state.kind: state.failure for state in registry.plugin_states()}
+    assert failures["nvme"] == ""
+    assert failures["aaa"].split(":")[0] in ("SystemExit", "Skipped")
+
+
+@pytest.mark.parametrize("where", ["import", "devices", "open"])
+def test_ctrl_c_in_a_plugin_is_the_users(plugins: PluginFolder, where: str) -> None:
+    interrupt = "raise KeyboardInterrupt"
+    source = {
+        "import": interrupt,
+        "devices": WORKING.replace(
+            "def madl_devices():", f"def madl_devices():\n    {interrupt}"
+        ),
+        "open": RAISES.replace("{error}", "KeyboardInterrupt"),
+    }[where]
+    plugins.install("nvme", source)
+
+    with pytest.raises(KeyboardInterrupt):
+        registry.open_device("nvme:0") if where == "open" else registry.plugin_states()
+
+
 def test_a_plugin_that_is_mended_opens(plugins: PluginFolder) -> None:
     module = plugins.install("nvme", BROKEN)
     refusal("nvme:0")
@@ -183,6 +220,8 @@ def madl_open(device):
         ("BackendNotFoundError(device, (), 'no daemon')", "no daemon"),
         ("KeyError('slot')", "KeyError: 'slot'"),
         ("NotImplementedError", "NotImplementedError"),
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("GeneratorExit", "GeneratorExit"),
     ],
 )
 def test_a_plugin_that_cannot_open_says_why(

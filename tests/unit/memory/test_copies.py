@@ -344,6 +344,18 @@ def test_native_is_the_devices_view(pool: Pool) -> None:
     assert native[2] == 88
     assert native[1] % 512 == 0
     assert pool.allocate(0).native is None
+    assert memory[600:600].native is None
+    assert memory[512:600][88:].native is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "shared"])
+def test_no_bytes_have_no_native_object_on_any_device(device: str) -> None:
+    with Pool(device) as pool:
+        memory = pool.allocate(1000)
+
+        assert memory.native is not None
+        assert memory[8:8].native is None
+        assert pool.allocate(0).native is None
 
 
 def test_memory_without_bytes_copies_nothing(pool: Pool, device: ByteDevice) -> None:

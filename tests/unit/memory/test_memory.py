@@ -35,7 +35,7 @@ USES: dict[str, Callable[[Memory], object]] = {
 }
 WORDS = {
     "address": "address",
-    "native": "address",
+    "native": "native",
     "capacity": "capacity",
     "tag": "tag",
     "stream": "stream",

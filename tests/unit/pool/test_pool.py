@@ -10,12 +10,14 @@ import pytest
 
 import madl
 from madl import Memory, Pool
-from madl.backends.protocol import Reservation
+from madl.backends.protocol import Capability, Reservation
 from madl.errors import FreedMemoryError, MissingCapabilityError
+from madl.memory.place import locate, reserved_place
 from madl.pool.allocate import parts_of
 from madl.pool.tracking import Wish, wanted
 from madl.sizes import ADDRESS_SPACE_NBYTES
 from madl.stacks import Stack
+from madl.testing import FakeBackend as ClaimingBackend
 from tests.fakes import ALIGNMENT, FakeBackend, Fault
 
 KIB = 1024
@@ -91,6 +93,65 @@ def test_an_address_is_aligned_further_than_the_device_promises(pooling: bool) -
 
     assert memory.address % (8 * backend.alignment) == 0
     assert backend.is_committed_at(memory.address, memory.capacity)
+    pool.check()
+
+
+class Odd(ClaimingBackend):
+    """A device without addresses, which knows where memory starts or does not."""
+
+    knows = True
+
+    def reserve(self, nbytes: int) -> Reservation:
+        made = super().reserve(nbytes)
+        known = made._replace(address=None, base=made.base if self.knows else None)
+        self.reservations[self._known(made)] = known
+        return known
+
+
+def start_of(memory: Memory, backend: Odd) -> int:
+    """Return where a memory is, which the device does not tell its user."""
+    arena, offset = locate(memory, "a test")
+    assert arena is not None
+    reservation, inside = reserved_place(arena, offset)
+    assert reservation.base is not None
+    return reservation.base + inside
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("pooling", [True, False])
+@pytest.mark.parametrize("capabilities", [Capability.COMMIT, Capability.FILL])
+def test_alignment_counts_from_where_the_device_has_the_memory(
+    capabilities: Capability, pooling: bool, debug: bool
+) -> None:
+    backend = Odd(capabilities=capabilities | Capability.COPY | Capability.FILL)
+    with Pool(backend, pooling=pooling, debug=debug) as pool:
+        for alignment in (None, 512, ALIGNMENT, 2 * ALIGNMENT, 16 * ALIGNMENT):
+            held = [pool.allocate(1000 * n, alignment=alignment) for n in (1, 3)]
+
+            for memory in held:
+                assert start_of(memory, backend) % (alignment or 512) == 0
+                memory.free()
+        pool.check()
+
+
+@pytest.mark.parametrize("pooling", [True, False])
+def test_alignment_is_refused_where_it_is_not_known_what_it_counts_from(
+    pooling: bool,
+) -> None:
+    backend = Odd()
+    backend.knows = False
+    pool = Pool(backend, pooling=pooling)
+    pool.allocate(3000, alignment=backend.alignment).free()
+    pool.trim()
+
+    with pytest.raises(MissingCapabilityError) as caught:
+        pool.allocate(3000, alignment=2 * backend.alignment)
+
+    assert str(caught.value) == (
+        f"fake has no alignment of {2 * backend.alignment} bytes: it does not tell "
+        "where memory starts. Try: leave out alignment="
+    )
+    assert backend.committed_nbytes == pool.stats().committed_nbytes == 0
     pool.check()
 
 

@@ -19,7 +19,8 @@ long long settings[SETTINGS] = {1, 1LL << 30, 1LL << 45, 1LL << 34, 13000, 1, 1,
 long long counts[COUNTS];
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-static int owner, is_shut_down;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
+static int owner, is_shut_down, is_held;
 static long long calls, failing_call, misuse_count;
 static Status failing_status;
 static int fails_after, fails_on;
@@ -65,6 +66,15 @@ EXPORT void emulated_fail_next(const char *name, Status status)
     snprintf(failing_name, sizeof failing_name, "%s", name);
 }
 
+/* Let every call wait until it is let go. */
+EXPORT void emulated_hold(int hold)
+{
+    pthread_mutex_lock(&turn);
+    is_held = hold;
+    pthread_cond_broadcast(&let_go);
+    pthread_mutex_unlock(&turn);
+}
+
 EXPORT const char *emulated_failed(void) { return last_failed; }
 EXPORT long long emulated_calls(void) { return calls; }
 EXPORT long long emulated_misuses(void) { return misuse_count; }
@@ -100,6 +110,8 @@ Status begin(const char *name, int makes)
     if (owner != getpid())
         return NOT_INITIALIZED; /* and touch no lock: a thread that is gone has it */
     pthread_mutex_lock(&turn);
+    while (is_held)
+        pthread_cond_wait(&let_go, &turn);
     Status status = is_shut_down ? DEINITIALIZED : OK;
     if (status == OK) {
         calls++;

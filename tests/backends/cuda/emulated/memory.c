@@ -115,7 +115,7 @@ CALL(cuMemFree_v2, (Address at), (at))
     UNSAFE_IN_CAPTURE("cuMemFree");
     if (!at)
         return OK;
-    finish_device(context->device);
+    /* No wait for queued work: a driver does not promise one. */
     return context->broken ? context->broken : free_range(at, 0);
 }
 
@@ -148,7 +148,6 @@ CALL(cuMemFreeHost, (void *at), (at))
 {
     NEED(context);
     UNSAFE_IN_CAPTURE("cuMemFreeHost");
-    finish_device(context->device);
     return context->broken ? context->broken : free_range((Address)at, 1);
 }
 
@@ -274,12 +273,17 @@ CALL(cuMemGetAddressRange_v2, (Address *start, size_t *nbytes, Address at),
      (start, nbytes, at))
 {
     Range *range = find_range(at);
-    if (!range)
+    Address first = 0;
+    size_t length = 0;
+    if (range) {
+        first = range->at;
+        length = range->nbytes;
+    } else if (page_device(at, &first, &length) < 0)
         return NOT_FOUND;
     if (start)
-        *start = range->at;
+        *start = first;
     if (nbytes)
-        *nbytes = range->nbytes;
+        *nbytes = length;
     return OK;
 }
 

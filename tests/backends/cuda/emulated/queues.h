@@ -34,6 +34,7 @@ struct Stream {
 extern Stream *streams;
 Stream *add_stream(Context *context, unsigned flags, int priority);
 void finish_queue(Stream *stream);
+Stream *waits_for_capture(Stream *stream);
 void run_queue(Stream *stream, uint64_t upto);
 Status queue_work(Context *context, void *handle, Work work, uint64_t *added);
 #endif

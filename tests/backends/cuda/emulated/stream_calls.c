@@ -129,6 +129,8 @@ CALL(cuStreamIsCapturing, (void *handle, int *is_capturing), (handle, is_capturi
     NEED(context);
     Stream *stream;
     Status status = find_stream(context, handle, &stream);
+    if (status == OK && waits_for_capture(stream))
+        return CAPTURE_IMPLICIT; /* and the capture goes on */
     if (status == OK)
         *is_capturing = stream->capture;
     return status;

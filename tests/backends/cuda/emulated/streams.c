@@ -33,6 +33,17 @@ Status find_stream(Context *context, void *handle, Stream **found)
     return misuse(INVALID_HANDLE, "a stream that is none, or none any more");
 }
 
+/* Whether a stream is the legacy one, and one that waits for it is captured. */
+Stream *waits_for_capture(Stream *stream)
+{
+    if (stream != stream->context->legacy)
+        return NULL;
+    for (Stream *one = streams; one; one = one->next)
+        if (one->context == stream->context && one->capture && !(one->flags & 1))
+            return one;
+    return NULL;
+}
+
 static int fill(Work *work)
 {
     Address at = work->to;
@@ -132,6 +143,11 @@ Status queue_work(Context *context, void *handle, Work work, uint64_t *added)
         return misuse(INVALID_HANDLE, "a stream of another context");
     if (stream->capture)
         return stream->capture == 1 ? OK : CAPTURE_INVALIDATED; /* goes into a graph */
+    Stream *captured = waits_for_capture(stream);
+    if (captured) {
+        captured->capture = 2;
+        return misuse(CAPTURE_IMPLICIT, "work of the legacy stream in a capture");
+    }
     Work *one = malloc(sizeof *one);
     *one = work;
     one->number = ++number;
