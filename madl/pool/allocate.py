@@ -253,10 +253,8 @@ class Lane:
         may be waited for, nor its memory be taken, while a graph is captured from it.
         """
         report, room = error.report, self.parts.budget.room_nbytes
-        if report.free_nbytes + (room or 0) < report.capacity_nbytes:
-            return
-        for growth in self.growth.family:
-            growth.order.refuse_in_capture("wait for queued work")
+        if report.free_nbytes + (room or 0) >= report.capacity_nbytes:
+            self.growth.refuse_in_capture()
 
     def _is_above_limits(self, capacity: int) -> bool:
         """Return whether a limit is too low for so much, whatever is given back."""
@@ -305,6 +303,7 @@ class Lane:
         return False
 
     def _wait_for(self, growth: Growth) -> None:
+        growth.refuse_in_capture()
         growth.wait_for_free()
         self.take_back_all()
 

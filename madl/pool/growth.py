@@ -163,6 +163,11 @@ class Growth:
         """Return whether no queued work uses what this stream has free."""
         return not self.order.is_ordered or self.order.is_done(self.vacated())
 
+    def refuse_in_capture(self) -> None:
+        """Raise while a graph is captured from any stream: a wait could break it."""
+        for growth in self.family:
+            growth.order.refuse_in_capture("wait for queued work")
+
     def wait_for_free(self) -> None:
         """Wait until that is so."""
         self.order.wait_for_free(self.vacated())
