@@ -153,7 +153,7 @@ def _with_past(found: WhatIf, past: TorchPast, in_use: AllocatorSettings) -> Wha
 
 def _model_error(past: TorchPast, in_use: AllocatorSettings) -> float | None:
     """Return by how much the model is off, on what PyTorch could place."""
-    refused = {past.trace.operations[failure.moment] for failure in past.failures}
+    refused = {failure.allocation for failure in past.failures}
     limit = past.history.limit_nbytes
     capacity = UNLIMITED if limit is None else limit
     recorded = past.history.peak_committed_nbytes

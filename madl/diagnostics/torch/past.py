@@ -6,7 +6,7 @@ begin. That is allocated first, in order of address; then the events are done ag
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,6 +34,12 @@ class TorchOutOfMemory(NamedTuple):
     """A request that PyTorch could not place."""
 
     moment: int
+    """With what PyTorch gave back or took for the request, which failed all the same.
+
+    The first moment after the request in the trace; it is not live in the history.
+    """
+    allocation: int
+    """Its id in the trace."""
     requested_nbytes: int
     device_free_nbytes: int | None
     """What the device had left; ``None`` where the snapshot does not say."""
@@ -159,11 +165,18 @@ class _Past:
         self._columns[4][row] = len(self._builder.operations)
 
     def _fail(self, event: TorchEvent) -> None:
-        now, left = len(self._builder.operations), event.device_free_nbytes
-        failure = TorchOutOfMemory(now, event.nbytes, left, event.place)
-        self._failures.append(failure)
         self._builder.mark(OUT_OF_MEMORY)
         refused = self._builder.allocate(event.nbytes, stream=event.stream)
+        # Before it gives up PyTorch releases what it has cached, and only then looks
+        # how much the device has left: segments go with the request, as for any other.
+        failure = TorchOutOfMemory(
+            len(self._builder.operations),
+            refused,
+            event.nbytes,
+            event.device_free_nbytes,
+            event.place,
+        )
+        self._failures.append(failure)
         self._builder.free(refused)
 
     def _capacity(self, event: TorchEvent) -> int:
@@ -190,17 +203,24 @@ class _Past:
             holders=tuple(self._places),
             places=tuple(self._places),
             has_addresses=True,
-            markers=tuple(Moment(*marker) for marker in trace.markers),
+            markers=tuple(self._markers(trace)),
             notes=tuple(notes),
         )
         return replace(history, limit_nbytes=_capacity(history, self._failures))
 
+    def _markers(self, trace: Trace) -> Iterator[Moment]:
+        """Yield the markers; those of failures where the failures are."""
+        failures = iter(self._failures)
+        for moment, label in trace.markers:
+            is_failure = label == OUT_OF_MEMORY
+            yield Moment(next(failures).moment if is_failure else moment, label)
+
 
 def _capacity(history: History, failures: list[TorchOutOfMemory]) -> int | None:
     """Return what the device had for PyTorch: what it held, and what was left."""
-    for moment, _, left, _ in failures[-1:]:
-        if left is not None:
-            return int(history.committed_nbytes[moment]) + left
+    for failure in failures[-1:]:
+        if (left := failure.device_free_nbytes) is not None:
+            return int(history.committed_nbytes[failure.moment]) + left
     return None
 
 

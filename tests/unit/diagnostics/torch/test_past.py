@@ -1,5 +1,7 @@
 """The past that a PyTorch snapshot tells of."""
 
+from random import Random
+
 import pytest
 
 from madl import FileFormatError
@@ -32,9 +34,11 @@ def test_the_trace_has_the_request_that_failed() -> None:
 
 
 def test_a_failure_says_what_was_asked_and_left() -> None:
-    (failure,) = past(fragmented()).failures
+    told = past(fragmented())
 
-    assert failure == (6, 24 * MIB, 18 * MIB, "train.py:9 (step)")
+    (failure,) = told.failures
+    assert told.trace.operations[failure.moment - 1] == failure.allocation
+    assert failure == (7, 4, 24 * MIB, 18 * MIB, "train.py:9 (step)")
 
 
 def test_free_space_is_in_pieces_at_the_failure() -> None:
@@ -163,6 +167,111 @@ def test_the_limit_of_a_snapshot_is_what_the_device_had() -> None:
 
     assert open_history(data).limit_nbytes == 82 * MIB
     assert open_history(data, limit="1 GiB").limit_nbytes == 1 << 30
+
+
+def test_what_is_released_for_a_request_that_fails_all_the_same_is_counted_once() -> (
+    None
+):
+    dump = Dump()
+    for start in (0, 64 * MIB):
+        dump.segment(start, 32 * MIB)
+        dump.alloc(start, 18 * MIB)
+    dump.free(64 * MIB)
+    dump.segment_free(64 * MIB)  # of which the device says that it is free
+    dump.fail(40 * MIB, 35 * MIB)
+
+    history = past(dump).history
+
+    assert history.limit_nbytes == 67 * MIB
+    assert history.peak_committed_nbytes == 64 * MIB
+    (marker,) = history.markers
+    assert history.committed_nbytes[marker.moment] == 32 * MIB
+    assert history.free_at(marker.moment) == FreeSpace(14 * MIB, 14 * MIB)
+
+
+class _Device:
+    """A GPU of some size whose segments come and go at random, and which fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.total = 4096 * MIB + seed
+        self.dump = Dump()
+        self._random = Random(seed)
+        self._cached: dict[int, int] = {}
+        """Segments without a block; an expandable one is grown at its end."""
+        self._expandable = 1 << 40
+        self._grown: list[int] = []
+        self.taken = 0
+        self.taken_at_failures: list[int] = []
+        self._next = 0
+
+    def run(self) -> None:
+        for _ in range(4):
+            for _ in range(self._random.randrange(3)):
+                self._work()
+            for _ in range(self._random.randrange(4)):
+                self._change()
+            self.taken_at_failures.append(self.taken)
+            self.dump.fail(1 << 40, self.total - self.taken)
+        for _ in range(self._random.randrange(3)):
+            self._change()
+        for _ in range(self._random.randrange(2)):
+            self._work()
+
+    def _work(self) -> None:
+        start = self._take()
+        self.dump.alloc(start, self._random.randrange(1, 2 * MIB))
+        if self._random.random() < 0.5:
+            self.dump.free(start)
+        else:
+            del self._cached[start]
+
+    def _change(self) -> None:
+        change = self._random.randrange(4)
+        if change == 0:
+            self._take()
+        elif change == 1 and self._cached:
+            start = self._random.choice(sorted(self._cached))
+            self.taken -= self._cached.pop(start)
+            self.dump.segment_free(start)
+        elif change == 2:
+            nbytes = 2 * MIB * self._random.randrange(1, 5)
+            self.dump.map(self._expandable + sum(self._grown), nbytes)
+            self._grown.append(nbytes)
+            self.taken += nbytes
+        elif change == 3 and self._grown:
+            nbytes = self._grown.pop()
+            self.dump.unmap(self._expandable + sum(self._grown), nbytes)
+            self.taken -= nbytes
+
+    def _take(self) -> int:
+        nbytes = 2 * MIB * self._random.randrange(1, 20)
+        start, self._next = self._next, self._next + 64 * MIB
+        self.dump.segment(start, nbytes)
+        self._cached[start] = nbytes
+        self.taken += nbytes
+        return start
+
+
+@pytest.mark.parametrize("lost", [0, 1, 7])
+@pytest.mark.parametrize("seed", range(40))
+def test_reserved_bytes_and_capacity_are_exact_at_every_failure(
+    seed: int, lost: int
+) -> None:
+    device = _Device(seed)
+    device.run()
+    device.dump.forget(lost)
+
+    told = past(device.dump)
+
+    failures = told.failures
+    expected = device.taken_at_failures[-len(failures) :]
+    reserved = [int(told.history.committed_nbytes[one.moment]) for one in failures]
+    assert reserved == expected
+    assert told.history.limit_nbytes == device.total
+    assert told.history.committed_nbytes[-1] == device.taken
+    moments = [one.moment for one in failures]
+    labels = [mark.moment for mark in told.history.markers if "out" in mark.label]
+    assert labels == moments
 
 
 def test_a_device_of_a_trace_is_an_error() -> None:
