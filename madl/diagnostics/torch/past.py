@@ -76,6 +76,11 @@ class _Past:
     def __init__(self, snapshot: TorchSnapshot, device: int) -> None:
         self._name = snapshot.name
         self._device = device
+        self._failed_too = [
+            other
+            for other in snapshot.devices
+            if other != device and snapshot.ran_out(other)
+        ]
         self._events = snapshot.events_of(device)
         self._segments = [one for one in snapshot.segments if one.device == device]
         self._at_end = {
@@ -191,6 +196,10 @@ class _Past:
             notes.append(
                 f"{self._contradictions:,} events contradict others, and were skipped."
             )
+        notes.extend(
+            f"cuda:{other} ran out of memory. Try: --device {other}"
+            for other in self._failed_too
+        )
         columns = [np.asarray(column, np.int64) for column in self._columns]
         np.minimum(columns[4], self._last_moment + 1, out=columns[4])
         history = History(

@@ -1,5 +1,6 @@
 """The past that a PyTorch snapshot tells of."""
 
+import pickle
 from random import Random
 
 import pytest
@@ -138,6 +139,49 @@ def test_the_device_with_the_most_events_is_chosen() -> None:
     dump.device = 2
 
     assert past(dump).history.device == "cuda:2"
+
+
+def with_devices(*dumps: Dump) -> bytes:
+    contents = [dump.content() for dump in dumps]
+    for number, content in enumerate(contents):
+        for segment in content["segments"]:
+            segment["device"] = number
+    return pickle.dumps(
+        {
+            "segments": [one for content in contents for one in content["segments"]],
+            "device_traces": [content["device_traces"][0] for content in contents],
+        },
+        4,
+    )
+
+
+def busy() -> Dump:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    for _ in range(50):
+        dump.alloc(0, 100)
+        dump.free(0)
+    return dump
+
+
+def test_the_device_that_ran_out_of_memory_is_chosen_before_a_busier_one() -> None:
+    data = with_devices(busy(), fragmented(), busy())
+
+    assert open_history(data).device == "cuda:1"
+    assert open_history(data).notes == ()
+    assert open_history(data, device=2).notes == (
+        "cuda:1 ran out of memory. Try: --device 1",
+    )
+
+
+def test_of_those_that_ran_out_of_memory_the_others_are_named() -> None:
+    first = busy()
+    first.fail(24 * MIB, 0)
+
+    history = open_history(with_devices(first, busy(), fragmented()))
+
+    assert history.device == "cuda:0"
+    assert history.notes == ("cuda:2 ran out of memory. Try: --device 2",)
 
 
 def test_a_device_that_the_snapshot_does_not_know_is_an_error() -> None:
