@@ -14,6 +14,7 @@ import numpy as np
 
 from madl.diagnostics.history import OUT_OF_MEMORY, BlockTable, History, Moment
 from madl.diagnostics.runs.map import RangeLog
+from madl.diagnostics.torch.kinds import whole_events
 from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
 from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
 from madl.diagnostics.traces.builder import TraceBuilder
@@ -81,8 +82,10 @@ class _Past:
             for other in snapshot.devices
             if other != device and snapshot.ran_out(other)
         ]
-        self._events = snapshot.events_of(device)
         self._segments = [one for one in snapshot.segments if one.device == device]
+        self._events, self._notes = whole_events(
+            snapshot.events_of(device), self._segments
+        )
         self._at_end = {
             block.address: (block, segment.stream)
             for segment in self._segments
@@ -100,7 +103,7 @@ class _Past:
         self._last_moment = 0
 
     def tell(self) -> TorchPast:
-        notes = self._begin()
+        self._begin()
         for event in self._events:
             self._do(event)
         trace = self._builder.finish(self._name)
@@ -110,10 +113,10 @@ class _Past:
                 f"got {total}"
             )
         self._last_moment = max(self._last_moment, len(trace))
-        history, failures = self._history(trace, notes), tuple(self._failures)
+        history, failures = self._history(trace), tuple(self._failures)
         return TorchPast(history, trace, failures, has_events=bool(self._events))
 
-    def _begin(self) -> list[str]:
+    def _begin(self) -> None:
         """Put in place what was there before the events; say how much that was."""
         now = [(one.address, one.nbytes) for one in self._segments]
         for address, nbytes in _first_ranges(now, self._events):
@@ -121,17 +124,15 @@ class _Past:
         first = _first_blocks(self._events, self._at_end)
         for _, event in sorted(first.items()):
             self._allocate(event)
-        if not self._events:
-            return ["There is no history: only what was there at the end is shown."]
-        if not first:
-            return []
+        if not self._events or not first:
+            return
         self._builder.mark("the history begins")
         held = format_nbytes(sum(event.nbytes for event in first.values()))
-        return [
+        self._notes.append(
             f"{len(first):,} blocks ({held}) are older than the history, which began "
             "later or lost its start to newer events. They come first, in order of "
             "address."
-        ]
+        )
 
     def _do(self, event: TorchEvent) -> None:
         if event.action == "alloc":
@@ -191,12 +192,12 @@ class _Past:
             return block.nbytes
         return max(align_up(event.nbytes, BLOCK_NBYTES), BLOCK_NBYTES)
 
-    def _history(self, trace: Trace, notes: list[str]) -> History:
+    def _history(self, trace: Trace) -> History:
         if self._contradictions:
-            notes.append(
+            self._notes.append(
                 f"{self._contradictions:,} events contradict others, and were skipped."
             )
-        notes.extend(
+        self._notes.extend(
             f"cuda:{other} ran out of memory. Try: --device {other}"
             for other in self._failed_too
         )
@@ -213,7 +214,7 @@ class _Past:
             places=tuple(self._places),
             has_addresses=True,
             markers=tuple(self._markers(trace)),
-            notes=tuple(notes),
+            notes=tuple(self._notes),
         )
         return replace(history, limit_nbytes=_capacity(history, self._failures))
 

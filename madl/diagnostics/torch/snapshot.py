@@ -25,7 +25,7 @@ RECORD_LIMIT = 1 << 22
 _FRAMES_LOOKED_AT = 256
 _LINE_LIMIT = 1 << 31
 _SIZE_LIMIT = 1 << 64
-MOVES = {"alloc", "free_completed", "segment_alloc", "segment_free"}
+MOVES = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
 MOVES |= {"segment_map", "segment_unmap", "oom"}
 """What changes memory, or failed to. A ``free_requested`` block is not free yet."""
 
