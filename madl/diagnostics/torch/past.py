@@ -16,7 +16,12 @@ from madl.diagnostics.history import OUT_OF_MEMORY, BlockTable, History, Moment
 from madl.diagnostics.runs.map import RangeLog
 from madl.diagnostics.torch.kinds import whole_events
 from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
-from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
+from madl.diagnostics.torch.snapshot import (
+    TorchBlock,
+    TorchEvent,
+    TorchSegment,
+    TorchSnapshot,
+)
 from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
@@ -27,6 +32,8 @@ TAKES = {"segment_alloc", "segment_map"}
 GIVES_BACK = {"segment_free", "segment_unmap"}
 _NEVER = 1 << 62
 """After all moments there may be: the stop of a block until it is freed."""
+ADDRESS_LIMIT = 1 << 62
+"""Addresses that are shown as they are lie below it: their sums fit 64 bits."""
 TOTAL_LIMIT_NBYTES = 1 << 62
 """Of all requests together, so that no sum of them leaves 64 bits."""
 
@@ -82,10 +89,15 @@ class _Past:
             for other in snapshot.devices
             if other != device and snapshot.ran_out(other)
         ]
-        self._segments = [one for one in snapshot.segments if one.device == device]
-        self._events, self._notes = whole_events(
-            snapshot.events_of(device), self._segments
-        )
+        segments = [one for one in snapshot.segments if one.device == device]
+        events = snapshot.events_of(device)
+        self._lowest = _lowest(segments, events)
+        self._segments = [_moved(one, self._lowest) for one in segments]
+        if self._lowest:
+            events = tuple(
+                one._replace(address=one.address - self._lowest) for one in events
+            )
+        self._events, self._notes = whole_events(events, self._segments)
         self._at_end = {
             block.address: (block, segment.stream)
             for segment in self._segments
@@ -197,6 +209,8 @@ class _Past:
             self._notes.append(
                 f"{self._contradictions:,} events contradict others, and were skipped."
             )
+        if self._lowest:
+            self._notes.append(f"Addresses are counted from {self._lowest:#x} on.")
         self._notes.extend(
             f"cuda:{other} ran out of memory. Try: --device {other}"
             for other in self._failed_too
@@ -212,7 +226,7 @@ class _Past:
             committed=self._log.table(self._last_moment),
             holders=tuple(self._places),
             places=tuple(self._places),
-            has_addresses=True,
+            has_addresses=not self._lowest,
             markers=tuple(self._markers(trace)),
             notes=tuple(self._notes),
         )
@@ -224,6 +238,29 @@ class _Past:
         for moment, label in trace.markers:
             is_failure = label == OUT_OF_MEMORY
             yield Moment(next(failures).moment if is_failure else moment, label)
+
+
+def _lowest(segments: Iterable[TorchSegment], events: Iterable[TorchEvent]) -> int:
+    """Return from which address on others are counted: 0 where that is not needed."""
+    addresses = [one.address for one in segments]
+    addresses.extend(one.address for one in events if one.action != "oom")
+    highest = max(addresses, default=0)
+    if highest < ADDRESS_LIMIT:
+        return 0
+    lowest = min(addresses)
+    if highest - lowest >= ADDRESS_LIMIT:
+        raise RefusedError(
+            f"addresses must lie within {ADDRESS_LIMIT} bytes, got {lowest:#x} and "
+            f"{highest:#x}"
+        )
+    return lowest
+
+
+def _moved(segment: TorchSegment, by: int) -> TorchSegment:
+    if not by:
+        return segment
+    blocks = (one._replace(address=one.address - by) for one in segment.blocks)
+    return segment._replace(address=segment.address - by, blocks=tuple(blocks))
 
 
 def _capacity(history: History, failures: list[TorchOutOfMemory]) -> int | None:

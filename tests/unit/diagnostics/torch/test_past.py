@@ -10,7 +10,7 @@ from madl.diagnostics.histories import open_history, past_of
 from madl.diagnostics.history import FreeSpace, Moment
 from madl.diagnostics.torch.past import TorchPast
 from madl.diagnostics.torch.snapshot import read_torch_snapshot
-from tests.torch_dumps import MIB, Dump, fragmented
+from tests.torch_dumps import BASE, MIB, Dump, Record, fragmented
 
 
 def past(dump: Dump) -> TorchPast:
@@ -330,3 +330,47 @@ def test_requests_whose_sum_leaves_64_bits_are_refused() -> None:
 
     with pytest.raises(FileFormatError, match="all requests together must be below"):
         past(dump)
+
+
+def moved(content: Record, by: int, stream: int = 0) -> bytes:
+    for segment in content["segments"]:
+        for entry in (segment, *segment["blocks"]):
+            entry["address"] += by
+        segment["stream"] = stream
+    for event in content["device_traces"][0]:
+        event["stream"] = stream
+        if "addr" in event:
+            event["addr"] += by
+    return pickle.dumps(content, 4)
+
+
+@pytest.mark.parametrize(
+    "start", [0, (1 << 62) - BASE - MIB, 1 << 62, 0xFF00_FFFF_0000_0000 - BASE]
+)
+def test_addresses_may_use_all_of_64_bits(start: int) -> None:
+    whole = past(fragmented())
+
+    data = moved(fragmented().content(), start, stream=(1 << 64) - 4096)
+    told = past_of(read_torch_snapshot(data))
+
+    assert told.history.live_nbytes.tolist() == whole.history.live_nbytes.tolist()
+    assert told.history.limit_nbytes == whole.history.limit_nbytes
+    assert told.history.free_at(7) == whole.history.free_at(7)
+    assert told.history.has_addresses is (start == 0)
+    expected = (
+        () if start == 0 else (f"Addresses are counted from {BASE + start:#x} on.",)
+    )
+    assert told.history.notes == expected
+    assert told.trace.stream_of is not None
+    assert set(told.trace.stream_of) == {-4096}
+
+
+def test_addresses_too_far_apart_are_refused() -> None:
+    content = fragmented().content()
+    content["segments"][1]["address"] = content["segments"][1]["blocks"][0][
+        "address"
+    ] = 1 << 63
+    content["segments"][1]["blocks"].pop()
+
+    with pytest.raises(FileFormatError, match="addresses must lie within"):
+        past_of(read_torch_snapshot(pickle.dumps(content, 4)))
