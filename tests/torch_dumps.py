@@ -37,6 +37,23 @@ class Dump:
         """Give memory back."""
         self._note("segment_free", offset, self._segments.pop(BASE + offset))
 
+    def unmap(self, offset: int, nbytes: int) -> None:
+        """Give the end of an expandable segment back."""
+        start = max(start for start in self._segments if start <= BASE + offset)
+        assert start + self._segments[start] == BASE + offset + nbytes
+        self._segments[start] -= nbytes
+        self._segments = {at: left for at, left in self._segments.items() if left}
+        self._note("segment_unmap", offset, nbytes)
+
+    def map(self, offset: int, nbytes: int) -> None:
+        """Take memory for an expandable segment, at its end if it has begun."""
+        for start, taken in self._segments.items():
+            if start + taken == BASE + offset:
+                self._segments[start] += nbytes
+                self._note("segment_map", offset, nbytes)
+                return
+        self.segment(offset, nbytes, "segment_map")
+
     def alloc(
         self, offset: int, nbytes: int, place: str = "train.py:1", stream: int = 0
     ) -> None:

@@ -38,7 +38,8 @@ def open_history(
             ``save_snapshot`` writes; a path, or the bytes themselves.
         limit: What the pool may commit, for a trace; what the device had, for a
             snapshot, which may not tell.
-        device: Which GPU of a snapshot; ``None`` for the one with the most events.
+        device: Which GPU of a snapshot; ``None`` for one that ran out of memory, or
+            else the one with the most events.
         on_progress: Called with the events done since the last call, and of all.
 
     Raises:
@@ -82,7 +83,10 @@ def _with_limit(history: History, limit: int | str | None) -> History:
 
 
 def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
-    """Return the past of a device; without one, of the device with the most events.
+    """Return the past of a device.
+
+    Without one, of those that ran out of memory, if any did, the one with the most
+    events.
 
     Raises:
         FileFormatError: The snapshot knows nothing of it, or of any device.
@@ -94,5 +98,7 @@ def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
         reason = f"the snapshot says nothing of {which}{others}"
         raise FileFormatError(snapshot.path, 0, reason)
     if device is None:
-        device = max(known, key=lambda one: len(snapshot.events_of(one)))
+        device = max(
+            known, key=lambda one: (snapshot.ran_out(one), len(snapshot.events_of(one)))
+        )
     return torch_past(snapshot, device)

@@ -97,7 +97,8 @@ def what_if(
 
     Args:
         source: What ``torch.cuda.memory._dump_snapshot`` writes, or a trace.
-        device: Which GPU of a snapshot; ``None`` for the one with the most events.
+        device: Which GPU of a snapshot; ``None`` for one that ran out of memory, or
+            else the one with the most events.
         capacity_nbytes: What the device has for the program. Without it, what
             PyTorch had reserved at the failure, and what the device had left then.
         on_progress: Called with the events done since the last call, and of all.
@@ -153,7 +154,7 @@ def _with_past(found: WhatIf, past: TorchPast, in_use: AllocatorSettings) -> Wha
 
 def _model_error(past: TorchPast, in_use: AllocatorSettings) -> float | None:
     """Return by how much the model is off, on what PyTorch could place."""
-    refused = {past.trace.operations[failure.moment] for failure in past.failures}
+    refused = {failure.allocation for failure in past.failures}
     limit = past.history.limit_nbytes
     capacity = UNLIMITED if limit is None else limit
     recorded = past.history.peak_committed_nbytes

@@ -6,8 +6,8 @@ from typing import NoReturn
 from madl.diagnostics.traces.trace import NBYTES_LIMIT, STREAM_LIMIT
 from madl.errors import FileFormatError
 
-ADDRESS_LIMIT = 1 << 62
-"""Addresses of every device are below it, and their sums fit 64 bits."""
+_WORD_LIMIT = 1 << 64
+"""Addresses and handles are below it; those of Intel's GPUs use all 64 bits."""
 _SHOWN_LETTERS = 40
 
 
@@ -27,17 +27,20 @@ class Fields:
 
     def address(self, key: str) -> int:
         """Return an address."""
-        return self.integer(key, 0, ADDRESS_LIMIT)
+        return self.integer(key, 0, _WORD_LIMIT)
 
     def nbytes(self, key: str) -> int:
         """Return a byte count."""
         return self.integer(key, 0, NBYTES_LIMIT)
 
     def stream(self) -> int:
-        """Return the stream; 0 where it is not said."""
+        """Return the stream, a number with a sign; 0 where it is not said."""
         if not self.has("stream"):
             return 0
-        return self.integer("stream", 1 - STREAM_LIMIT, STREAM_LIMIT)
+        number = self.integer("stream", 1 - STREAM_LIMIT, _WORD_LIMIT)
+        if number < STREAM_LIMIT:
+            return number
+        return max(number - _WORD_LIMIT, 1 - STREAM_LIMIT)
 
     def device(self) -> int:
         """Return the number of the device; 0 where it is not said."""

@@ -6,7 +6,7 @@ begin. That is allocated first, in order of address; then the events are done ag
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,8 +14,14 @@ import numpy as np
 
 from madl.diagnostics.history import OUT_OF_MEMORY, BlockTable, History, Moment
 from madl.diagnostics.runs.map import RangeLog
+from madl.diagnostics.torch.kinds import whole_events
 from madl.diagnostics.torch.models.settings import BLOCK_NBYTES
-from madl.diagnostics.torch.snapshot import TorchBlock, TorchEvent, TorchSnapshot
+from madl.diagnostics.torch.snapshot import (
+    TorchBlock,
+    TorchEvent,
+    TorchSegment,
+    TorchSnapshot,
+)
 from madl.diagnostics.traces.builder import TraceBuilder
 from madl.diagnostics.traces.lines import RefusedError
 from madl.diagnostics.traces.trace import Trace
@@ -26,6 +32,8 @@ TAKES = {"segment_alloc", "segment_map"}
 GIVES_BACK = {"segment_free", "segment_unmap"}
 _NEVER = 1 << 62
 """After all moments there may be: the stop of a block until it is freed."""
+ADDRESS_LIMIT = 1 << 62
+"""Addresses that are shown as they are lie below it: their sums fit 64 bits."""
 TOTAL_LIMIT_NBYTES = 1 << 62
 """Of all requests together, so that no sum of them leaves 64 bits."""
 
@@ -34,6 +42,12 @@ class TorchOutOfMemory(NamedTuple):
     """A request that PyTorch could not place."""
 
     moment: int
+    """With what PyTorch gave back or took for the request, which failed all the same.
+
+    The first moment after the request in the trace; it is not live in the history.
+    """
+    allocation: int
+    """Its id in the trace."""
     requested_nbytes: int
     device_free_nbytes: int | None
     """What the device had left; ``None`` where the snapshot does not say."""
@@ -70,8 +84,20 @@ class _Past:
     def __init__(self, snapshot: TorchSnapshot, device: int) -> None:
         self._name = snapshot.name
         self._device = device
-        self._events = snapshot.events_of(device)
-        self._segments = [one for one in snapshot.segments if one.device == device]
+        self._failed_too = [
+            other
+            for other in snapshot.devices
+            if other != device and snapshot.ran_out(other)
+        ]
+        segments = [one for one in snapshot.segments if one.device == device]
+        events = snapshot.events_of(device)
+        self._lowest = _lowest(segments, events)
+        self._segments = [_moved(one, self._lowest) for one in segments]
+        if self._lowest:
+            events = tuple(
+                one._replace(address=one.address - self._lowest) for one in events
+            )
+        self._events, self._notes = whole_events(events, self._segments)
         self._at_end = {
             block.address: (block, segment.stream)
             for segment in self._segments
@@ -89,7 +115,7 @@ class _Past:
         self._last_moment = 0
 
     def tell(self) -> TorchPast:
-        notes = self._begin()
+        self._begin()
         for event in self._events:
             self._do(event)
         trace = self._builder.finish(self._name)
@@ -99,10 +125,10 @@ class _Past:
                 f"got {total}"
             )
         self._last_moment = max(self._last_moment, len(trace))
-        history, failures = self._history(trace, notes), tuple(self._failures)
+        history, failures = self._history(trace), tuple(self._failures)
         return TorchPast(history, trace, failures, has_events=bool(self._events))
 
-    def _begin(self) -> list[str]:
+    def _begin(self) -> None:
         """Put in place what was there before the events; say how much that was."""
         now = [(one.address, one.nbytes) for one in self._segments]
         for address, nbytes in _first_ranges(now, self._events):
@@ -110,17 +136,15 @@ class _Past:
         first = _first_blocks(self._events, self._at_end)
         for _, event in sorted(first.items()):
             self._allocate(event)
-        if not self._events:
-            return ["There is no history: only what was there at the end is shown."]
-        if not first:
-            return []
+        if not self._events or not first:
+            return
         self._builder.mark("the history begins")
         held = format_nbytes(sum(event.nbytes for event in first.values()))
-        return [
+        self._notes.append(
             f"{len(first):,} blocks ({held}) are older than the history, which began "
             "later or lost its start to newer events. They come first, in order of "
             "address."
-        ]
+        )
 
     def _do(self, event: TorchEvent) -> None:
         if event.action == "alloc":
@@ -159,11 +183,18 @@ class _Past:
         self._columns[4][row] = len(self._builder.operations)
 
     def _fail(self, event: TorchEvent) -> None:
-        now, left = len(self._builder.operations), event.device_free_nbytes
-        failure = TorchOutOfMemory(now, event.nbytes, left, event.place)
-        self._failures.append(failure)
         self._builder.mark(OUT_OF_MEMORY)
         refused = self._builder.allocate(event.nbytes, stream=event.stream)
+        # Before it gives up PyTorch releases what it has cached, and only then looks
+        # how much the device has left: segments go with the request, as for any other.
+        failure = TorchOutOfMemory(
+            len(self._builder.operations),
+            refused,
+            event.nbytes,
+            event.device_free_nbytes,
+            event.place,
+        )
+        self._failures.append(failure)
         self._builder.free(refused)
 
     def _capacity(self, event: TorchEvent) -> int:
@@ -173,11 +204,17 @@ class _Past:
             return block.nbytes
         return max(align_up(event.nbytes, BLOCK_NBYTES), BLOCK_NBYTES)
 
-    def _history(self, trace: Trace, notes: list[str]) -> History:
+    def _history(self, trace: Trace) -> History:
         if self._contradictions:
-            notes.append(
+            self._notes.append(
                 f"{self._contradictions:,} events contradict others, and were skipped."
             )
+        if self._lowest:
+            self._notes.append(f"Addresses are counted from {self._lowest:#x} on.")
+        self._notes.extend(
+            f"cuda:{other} ran out of memory. Try: --device {other}"
+            for other in self._failed_too
+        )
         columns = [np.asarray(column, np.int64) for column in self._columns]
         np.minimum(columns[4], self._last_moment + 1, out=columns[4])
         history = History(
@@ -189,18 +226,48 @@ class _Past:
             committed=self._log.table(self._last_moment),
             holders=tuple(self._places),
             places=tuple(self._places),
-            has_addresses=True,
-            markers=tuple(Moment(*marker) for marker in trace.markers),
-            notes=tuple(notes),
+            has_addresses=not self._lowest,
+            markers=tuple(self._markers(trace)),
+            notes=tuple(self._notes),
         )
         return replace(history, limit_nbytes=_capacity(history, self._failures))
+
+    def _markers(self, trace: Trace) -> Iterator[Moment]:
+        """Yield the markers; those of failures where the failures are."""
+        failures = iter(self._failures)
+        for moment, label in trace.markers:
+            is_failure = label == OUT_OF_MEMORY
+            yield Moment(next(failures).moment if is_failure else moment, label)
+
+
+def _lowest(segments: Iterable[TorchSegment], events: Iterable[TorchEvent]) -> int:
+    """Return from which address on others are counted: 0 where that is not needed."""
+    addresses = [one.address for one in segments]
+    addresses.extend(one.address for one in events if one.action != "oom")
+    highest = max(addresses, default=0)
+    if highest < ADDRESS_LIMIT:
+        return 0
+    lowest = min(addresses)
+    if highest - lowest >= ADDRESS_LIMIT:
+        raise RefusedError(
+            f"addresses must lie within {ADDRESS_LIMIT} bytes, got {lowest:#x} and "
+            f"{highest:#x}"
+        )
+    return lowest
+
+
+def _moved(segment: TorchSegment, by: int) -> TorchSegment:
+    if not by:
+        return segment
+    blocks = (one._replace(address=one.address - by) for one in segment.blocks)
+    return segment._replace(address=segment.address - by, blocks=tuple(blocks))
 
 
 def _capacity(history: History, failures: list[TorchOutOfMemory]) -> int | None:
     """Return what the device had for PyTorch: what it held, and what was left."""
-    for moment, _, left, _ in failures[-1:]:
-        if left is not None:
-            return int(history.committed_nbytes[moment]) + left
+    for failure in failures[-1:]:
+        if (left := failure.device_free_nbytes) is not None:
+            return int(history.committed_nbytes[failure.moment]) + left
     return None
 
 

@@ -23,8 +23,9 @@ from madl.errors import FileFormatError
 RECORD_LIMIT = 1 << 22
 """Of blocks, and of events: one list may stand in many places of a pickle."""
 _FRAMES_LOOKED_AT = 256
+_LINE_LIMIT = 1 << 31
 _SIZE_LIMIT = 1 << 64
-MOVES = {"alloc", "free_completed", "segment_alloc", "segment_free"}
+MOVES = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
 MOVES |= {"segment_map", "segment_unmap", "oom"}
 """What changes memory, or failed to. A ``free_requested`` block is not free yet."""
 
@@ -76,6 +77,10 @@ class TorchSnapshot(NamedTuple):
         """Return the events of a device, which may be none."""
         return self.events[device] if device < len(self.events) else ()
 
+    def ran_out(self, device: int) -> bool:
+        """Whether a request failed on a device, as far as the events go back."""
+        return any(event.action == "oom" for event in self.events_of(device))
+
     @property
     def devices(self) -> list[int]:
         """The devices of which anything is known."""
@@ -91,6 +96,8 @@ def is_pickle(source: TraceSource) -> bool:
 def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:
     """Return the snapshot in a file of ``torch.cuda.memory._dump_snapshot``.
 
+    A pickle of ``torch.cuda.memory_snapshot()`` is read, too: the list of segments.
+
     Args:
         source: A path, or the bytes themselves; gzipped or plain.
 
@@ -100,7 +107,10 @@ def read_torch_snapshot(source: TraceSource) -> TorchSnapshot:
     """
     path = path_of(source)
     data = read_whole(source, "a pickle", PICKLE_LIMIT_NBYTES)
-    root = Fields(read_plain_pickle(data, path), path, "")
+    content = read_plain_pickle(data, path)
+    if isinstance(content, list):
+        content = {"segments": content}
+    root = Fields(content, path, "")
     places = _Places()
     return TorchSnapshot(
         path=path,
@@ -121,24 +131,31 @@ class _Places:
 
     def of(self, entry: Fields) -> str | None:
         frames = entry.values.get("frames")
-        if not frames:
+        if not isinstance(frames, list):
             return None
         if id(frames) not in self._known:
-            self._known[id(frames)] = self._place(entry)
+            self._known[id(frames)] = _place(frames)
         return self._known[id(frames)]
 
-    def _place(self, entry: Fields) -> str | None:
-        outermost = None
-        for number, frame in enumerate(entry.dicts("frames")):
-            file, name = frame.text("filename"), frame.text("name")
-            if number == 0:
-                outermost = name or file
-            if file.endswith(".py") and not _is_of_torch(file):
-                line = frame.nbytes("line") if frame.has("line") else 0
-                return f"{file}:{line} ({name})"
-            if number == _FRAMES_LOOKED_AT:
-                break
-        return outermost or None
+
+def _place(frames: list[object]) -> str | None:
+    """Return the place of a stack; what is wrong in a frame is as if it were not there.
+
+    Where a block comes from is good to know, and no reason to refuse how large it is.
+    """
+    innermost = None
+    for frame in frames[:_FRAMES_LOOKED_AT]:
+        if not isinstance(frame, dict):
+            continue
+        file, name, line = (frame.get(key) for key in ("filename", "name", "line"))
+        file, name = (text if isinstance(text, str) else "" for text in (file, name))
+        innermost = innermost or name or file
+        if file.endswith(".py") and not _is_of_torch(file):
+            # Code without lines has -1, which PyTorch writes as a number of 64 bits.
+            is_known = isinstance(line, int) and 0 < line < _LINE_LIMIT
+            where = f"{file}:{line:d}" if is_known else file
+            return f"{where} ({name})" if name else where
+    return innermost or None
 
 
 def _is_of_torch(file: str) -> bool:
@@ -171,10 +188,20 @@ def _blocks(segment: Fields, places: _Places) -> Iterator[TorchBlock]:
         if not start <= address <= address + nbytes <= end:
             entry.refuse("size", f"must lie in its segment, got {nbytes}")
         is_live = entry.text("state").startswith("active")
-        asked = entry.nbytes("requested_size") if entry.has("requested_size") else 0
-        place = places.of(entry) if is_live else None
+        asked, place = _asked(entry, places) if is_live else (0, None)
         yield TorchBlock(address, nbytes, asked or nbytes, is_live, place)
         address += nbytes
+
+
+def _asked(block: Fields, places: _Places) -> tuple[int, str | None]:
+    """Return the bytes that were asked for, if that is known, and where."""
+    if block.has("requested_size"):
+        return block.nbytes("requested_size"), places.of(block)
+    if block.has("history"):  # up to PyTorch 2.0; the latest use comes first
+        for use in block.dicts("history"):
+            nbytes = use.nbytes("real_size") if use.has("real_size") else 0
+            return nbytes, places.of(use) or places.of(block)
+    return 0, places.of(block)
 
 
 def _all_events(root: Fields, places: _Places) -> tuple[tuple[TorchEvent, ...], ...]:

@@ -45,6 +45,10 @@ def path_of(source: TraceSource) -> str:
     return "<bytes>" if isinstance(source, bytes) else os.fspath(source)
 
 
+class UnfinishedLine(bytes):
+    """The last line of a file that does not end with one: it may have been cut off."""
+
+
 @contextmanager
 def opened(source: TraceSource) -> Iterator[io.BufferedReader]:
     """Open a file, unpacked if its content is gzip.
@@ -121,7 +125,7 @@ def numbered_blocks(
         yield first, lines
         first += len(lines)
     if rest:
-        yield first, [rest.removesuffix(b"\r")]
+        yield first, [UnfinishedLine(rest.removesuffix(b"\r"))]
 
 
 def numbered_lines(blocks: Blocks) -> Iterator[tuple[int, bytes]]:

@@ -2,10 +2,18 @@
 
 A row is one event of one thread, in the order in which they were logged. Times and
 threads are not kept; streams are numbered in the order in which they appear.
+
+RMM buffers its log: that of a process that is killed ends in the middle of a row.
 """
 
 from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import RefusedError, hexadecimal, shown, whole_number
+from madl.diagnostics.traces.lines import (
+    RefusedError,
+    UnfinishedLine,
+    hexadecimal,
+    shown,
+    whole_number,
+)
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 RMM_FIRST_LINE = "Thread,Time,Action,Pointer,Size,Stream"
@@ -27,6 +35,11 @@ class RmmReader:
         """Add the event of a row."""
         fields = line.split(b",")
         if len(fields) != 6:
+            if len(fields) < 6 and isinstance(line, UnfinishedLine):
+                self._builder.notes.append(
+                    f"the last row is cut off and left out: {shown(line)}"
+                )
+                return
             raise RefusedError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
         _, _, action, pointer, size, stream = fields
         nbytes = whole_number(size, "Size", NBYTES_LIMIT)

@@ -155,7 +155,7 @@ def test_a_block_says_who_holds_it_and_where_it_was_asked_for() -> None:
         {"at": 0, "address": str(BASE)},
         {"at": 32 * MIB, "address": str(BASE + 64 * MIB)},
     ]
-    assert [6, "out of memory"] in [list(one) for one in data["markers"]]
+    assert [7, "out of memory"] in [list(one) for one in data["markers"]]
 
 
 def test_what_is_sampled_is_said() -> None:

@@ -1,5 +1,8 @@
 """The past that a PyTorch snapshot tells of."""
 
+import pickle
+from random import Random
+
 import pytest
 
 from madl import FileFormatError
@@ -7,7 +10,7 @@ from madl.diagnostics.histories import open_history, past_of
 from madl.diagnostics.history import FreeSpace, Moment
 from madl.diagnostics.torch.past import TorchPast
 from madl.diagnostics.torch.snapshot import read_torch_snapshot
-from tests.torch_dumps import MIB, Dump, fragmented
+from tests.torch_dumps import BASE, MIB, Dump, Record, fragmented
 
 
 def past(dump: Dump) -> TorchPast:
@@ -32,9 +35,11 @@ def test_the_trace_has_the_request_that_failed() -> None:
 
 
 def test_a_failure_says_what_was_asked_and_left() -> None:
-    (failure,) = past(fragmented()).failures
+    told = past(fragmented())
 
-    assert failure == (6, 24 * MIB, 18 * MIB, "train.py:9 (step)")
+    (failure,) = told.failures
+    assert told.trace.operations[failure.moment - 1] == failure.allocation
+    assert failure == (7, 4, 24 * MIB, 18 * MIB, "train.py:9 (step)")
 
 
 def test_free_space_is_in_pieces_at_the_failure() -> None:
@@ -136,6 +141,49 @@ def test_the_device_with_the_most_events_is_chosen() -> None:
     assert past(dump).history.device == "cuda:2"
 
 
+def with_devices(*dumps: Dump) -> bytes:
+    contents = [dump.content() for dump in dumps]
+    for number, content in enumerate(contents):
+        for segment in content["segments"]:
+            segment["device"] = number
+    return pickle.dumps(
+        {
+            "segments": [one for content in contents for one in content["segments"]],
+            "device_traces": [content["device_traces"][0] for content in contents],
+        },
+        4,
+    )
+
+
+def busy() -> Dump:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    for _ in range(50):
+        dump.alloc(0, 100)
+        dump.free(0)
+    return dump
+
+
+def test_the_device_that_ran_out_of_memory_is_chosen_before_a_busier_one() -> None:
+    data = with_devices(busy(), fragmented(), busy())
+
+    assert open_history(data).device == "cuda:1"
+    assert open_history(data).notes == ()
+    assert open_history(data, device=2).notes == (
+        "cuda:1 ran out of memory. Try: --device 1",
+    )
+
+
+def test_of_those_that_ran_out_of_memory_the_others_are_named() -> None:
+    first = busy()
+    first.fail(24 * MIB, 0)
+
+    history = open_history(with_devices(first, busy(), fragmented()))
+
+    assert history.device == "cuda:0"
+    assert history.notes == ("cuda:2 ran out of memory. Try: --device 2",)
+
+
 def test_a_device_that_the_snapshot_does_not_know_is_an_error() -> None:
     with pytest.raises(FileFormatError) as caught:
         open_history(fragmented().pickled(), device=3)
@@ -165,6 +213,111 @@ def test_the_limit_of_a_snapshot_is_what_the_device_had() -> None:
     assert open_history(data, limit="1 GiB").limit_nbytes == 1 << 30
 
 
+def test_what_is_released_for_a_request_that_fails_all_the_same_is_counted_once() -> (
+    None
+):
+    dump = Dump()
+    for start in (0, 64 * MIB):
+        dump.segment(start, 32 * MIB)
+        dump.alloc(start, 18 * MIB)
+    dump.free(64 * MIB)
+    dump.segment_free(64 * MIB)  # of which the device says that it is free
+    dump.fail(40 * MIB, 35 * MIB)
+
+    history = past(dump).history
+
+    assert history.limit_nbytes == 67 * MIB
+    assert history.peak_committed_nbytes == 64 * MIB
+    (marker,) = history.markers
+    assert history.committed_nbytes[marker.moment] == 32 * MIB
+    assert history.free_at(marker.moment) == FreeSpace(14 * MIB, 14 * MIB)
+
+
+class _Device:
+    """A GPU of some size whose segments come and go at random, and which fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.total = 4096 * MIB + seed
+        self.dump = Dump()
+        self._random = Random(seed)
+        self._cached: dict[int, int] = {}
+        """Segments without a block; an expandable one is grown at its end."""
+        self._expandable = 1 << 40
+        self._grown: list[int] = []
+        self.taken = 0
+        self.taken_at_failures: list[int] = []
+        self._next = 0
+
+    def run(self) -> None:
+        for _ in range(4):
+            for _ in range(self._random.randrange(3)):
+                self._work()
+            for _ in range(self._random.randrange(4)):
+                self._change()
+            self.taken_at_failures.append(self.taken)
+            self.dump.fail(1 << 40, self.total - self.taken)
+        for _ in range(self._random.randrange(3)):
+            self._change()
+        for _ in range(self._random.randrange(2)):
+            self._work()
+
+    def _work(self) -> None:
+        start = self._take()
+        self.dump.alloc(start, self._random.randrange(1, 2 * MIB))
+        if self._random.random() < 0.5:
+            self.dump.free(start)
+        else:
+            del self._cached[start]
+
+    def _change(self) -> None:
+        change = self._random.randrange(4)
+        if change == 0:
+            self._take()
+        elif change == 1 and self._cached:
+            start = self._random.choice(sorted(self._cached))
+            self.taken -= self._cached.pop(start)
+            self.dump.segment_free(start)
+        elif change == 2:
+            nbytes = 2 * MIB * self._random.randrange(1, 5)
+            self.dump.map(self._expandable + sum(self._grown), nbytes)
+            self._grown.append(nbytes)
+            self.taken += nbytes
+        elif change == 3 and self._grown:
+            nbytes = self._grown.pop()
+            self.dump.unmap(self._expandable + sum(self._grown), nbytes)
+            self.taken -= nbytes
+
+    def _take(self) -> int:
+        nbytes = 2 * MIB * self._random.randrange(1, 20)
+        start, self._next = self._next, self._next + 64 * MIB
+        self.dump.segment(start, nbytes)
+        self._cached[start] = nbytes
+        self.taken += nbytes
+        return start
+
+
+@pytest.mark.parametrize("lost", [0, 1, 7])
+@pytest.mark.parametrize("seed", range(40))
+def test_reserved_bytes_and_capacity_are_exact_at_every_failure(
+    seed: int, lost: int
+) -> None:
+    device = _Device(seed)
+    device.run()
+    device.dump.forget(lost)
+
+    told = past(device.dump)
+
+    failures = told.failures
+    expected = device.taken_at_failures[-len(failures) :]
+    reserved = [int(told.history.committed_nbytes[one.moment]) for one in failures]
+    assert reserved == expected
+    assert told.history.limit_nbytes == device.total
+    assert told.history.committed_nbytes[-1] == device.taken
+    moments = [one.moment for one in failures]
+    labels = [mark.moment for mark in told.history.markers if "out" in mark.label]
+    assert labels == moments
+
+
 def test_a_device_of_a_trace_is_an_error() -> None:
     with pytest.raises(FileFormatError, match="this is a trace, which is of no GPU"):
         open_history(b"# madl-trace v1\n", device=0)
@@ -177,3 +330,47 @@ def test_requests_whose_sum_leaves_64_bits_are_refused() -> None:
 
     with pytest.raises(FileFormatError, match="all requests together must be below"):
         past(dump)
+
+
+def moved(content: Record, by: int, stream: int = 0) -> bytes:
+    for segment in content["segments"]:
+        for entry in (segment, *segment["blocks"]):
+            entry["address"] += by
+        segment["stream"] = stream
+    for event in content["device_traces"][0]:
+        event["stream"] = stream
+        if "addr" in event:
+            event["addr"] += by
+    return pickle.dumps(content, 4)
+
+
+@pytest.mark.parametrize(
+    "start", [0, (1 << 62) - BASE - MIB, 1 << 62, 0xFF00_FFFF_0000_0000 - BASE]
+)
+def test_addresses_may_use_all_of_64_bits(start: int) -> None:
+    whole = past(fragmented())
+
+    data = moved(fragmented().content(), start, stream=(1 << 64) - 4096)
+    told = past_of(read_torch_snapshot(data))
+
+    assert told.history.live_nbytes.tolist() == whole.history.live_nbytes.tolist()
+    assert told.history.limit_nbytes == whole.history.limit_nbytes
+    assert told.history.free_at(7) == whole.history.free_at(7)
+    assert told.history.has_addresses is (start == 0)
+    expected = (
+        () if start == 0 else (f"Addresses are counted from {BASE + start:#x} on.",)
+    )
+    assert told.history.notes == expected
+    assert told.trace.stream_of is not None
+    assert set(told.trace.stream_of) == {-4096}
+
+
+def test_addresses_too_far_apart_are_refused() -> None:
+    content = fragmented().content()
+    content["segments"][1]["address"] = content["segments"][1]["blocks"][0][
+        "address"
+    ] = 1 << 63
+    content["segments"][1]["blocks"].pop()
+
+    with pytest.raises(FileFormatError, match="addresses must lie within"):
+        past_of(read_torch_snapshot(pickle.dumps(content, 4)))

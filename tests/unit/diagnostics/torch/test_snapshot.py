@@ -40,7 +40,8 @@ def test_segments_blocks_and_events_are_read(protocol: int) -> None:
     assert (free.nbytes, free.is_live, free.place) == (14 * MIB, False, None)
     actions = [event.action for event in snapshot.events[0]]
     begun = ["segment_alloc", "alloc"] * 2
-    assert actions == [*begun, *["free_completed"] * 2, "alloc", "alloc", "oom"]
+    ended = ["free_requested", "free_completed"] * 2
+    assert actions == [*begun, *ended, "alloc", "alloc", "oom"]
     assert snapshot.events[0][-1].device_free_nbytes == 18 * MIB
 
 
@@ -57,6 +58,97 @@ def test_without_such_a_line_it_is_the_innermost_function() -> None:
     del dump.events[-1]["frames"][2]
 
     assert read_torch_snapshot(dump.pickled()).events[0][-1].place == "at::empty(long)"
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [
+        ({"filename": "train.py", "line": (1 << 64) - 1, "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": (1 << 32) - 1, "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": -1, "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": 0, "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": None, "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": "7", "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "name": "f"}, "train.py (f)"),
+        ({"filename": "train.py", "line": 7}, "train.py:7"),
+        ({"filename": "train.py", "line": 7, "name": 3}, "train.py:7"),
+        ({"filename": 3, "line": 7, "name": "f"}, "f"),
+        ({"filename": None, "line": 7, "name": None}, None),
+        ({}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_what_a_frame_lacks_is_left_out_and_nothing_else(
+    frame: object, place: str | None
+) -> None:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    dump.alloc(0, 100)
+    content = dump.content()
+    content["device_traces"][0][-1]["frames"] = [frame]
+    content["segments"][0]["blocks"][0]["frames"] = [frame]
+
+    snapshot = read_torch_snapshot(pickle.dumps(content, 4))
+
+    assert snapshot.events[0][-1].place == place
+    assert snapshot.segments[0].blocks[0].place == place
+
+
+def test_a_frame_that_is_none_hides_no_other() -> None:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    dump.alloc(0, 100)
+    dump.events[-1]["frames"] = [None, "at", *dump.events[-1]["frames"]]
+
+    assert (
+        read_torch_snapshot(dump.pickled()).events[0][-1].place == "train.py:1 (step)"
+    )
+
+
+@pytest.mark.parametrize("frames", [None, 3, "train.py", {}, (), ("train.py",), []])
+def test_a_stack_that_is_no_list_is_none(frames: object) -> None:
+    dump = Dump()
+    dump.segment(0, 2 * MIB)
+    dump.alloc(0, 100)
+    dump.events[-1]["frames"] = frames
+
+    assert read_torch_snapshot(dump.pickled()).events[0][-1].place is None
+
+
+def test_a_list_of_segments_is_a_snapshot_without_events() -> None:
+    content = fragmented().content()
+
+    read = read_torch_snapshot(pickle.dumps(content["segments"], 4))
+
+    whole = read_torch_snapshot(pickle.dumps(content, 4))
+    assert read == whole._replace(events=())
+
+
+def test_blocks_of_old_versions_have_sizes_and_places_in_their_history() -> None:
+    content = fragmented().content()
+    new = read_torch_snapshot(pickle.dumps(content, 4))
+    for segment in content["segments"]:
+        for block in segment["blocks"]:
+            frames, size = block.pop("frames"), block.pop("requested_size")
+            used = {"addr": block.pop("address"), "real_size": size, "frames": frames}
+            older = {"addr": 0, "real_size": 7, "frames": []}
+            block["history"] = [used, older]
+    segments = content["segments"]
+
+    assert read_torch_snapshot(pickle.dumps(segments, 4)).segments == new.segments
+
+
+def test_an_old_block_without_history_has_its_size() -> None:
+    content = fragmented().content()
+    block = content["segments"][0]["blocks"][0]
+    del block["requested_size"]
+    block["history"] = []
+
+    read = read_torch_snapshot(pickle.dumps(content, 4))
+
+    assert read.segments[0].blocks[0].requested_nbytes == 18 * MIB
+    assert read.segments[0].blocks[0].place == "model.py:20 (step)"
 
 
 def test_a_file_may_be_gzipped(tmp_path: Path) -> None:
@@ -124,7 +216,7 @@ def test_unknown_actions_are_skipped() -> None:
     dump = fragmented()
     dump.events.append({"action": "snapshot", "size": "of no interest"})
 
-    assert len(read_torch_snapshot(dump.pickled()).events[0]) == 9
+    assert len(read_torch_snapshot(dump.pickled()).events[0]) == 11
 
 
 @pytest.mark.parametrize(
@@ -170,8 +262,8 @@ def test_what_is_no_snapshot_is_refused(content: object, reason: str) -> None:
             "device_traces[0][1].action must be text, got a list",
         ),
         (
-            lambda c: c["device_traces"][0][1].update(frames=[[]]),
-            "device_traces[0][1].frames[0] must be a dict, got a list",
+            lambda c: c["segments"][0]["blocks"][0].update(requested_size="1"),
+            "segments[0].blocks[0].requested_size must be an integer, got '1'",
         ),
         (
             lambda c: c["allocator_settings"].update(

@@ -1,6 +1,7 @@
 """Traces made of RMM's CSV logs."""
 
 import gzip
+from collections.abc import Callable
 
 import pytest
 
@@ -72,6 +73,39 @@ def test_a_free_ends_the_latest_of_one_address() -> None:
 )
 def test_a_broken_row_is_named(row: str, reason: str) -> None:
     with pytest.raises(FileFormatError) as caught:
-        open_trace(LOG + row.encode())
+        open_trace(LOG + row.encode() + b"\n")
 
     assert str(caught.value) == f"<bytes>:7: {reason}"
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_log_may_end_anywhere(eol: bytes, pack: Callable[[bytes], bytes]) -> None:
+    log = LOG.replace(b"\n", eol)
+    whole = list(open_trace(log).events())
+    last = log.removesuffix(eol).rindex(eol) + len(eol)
+
+    for end in range(last, len(log)):
+        trace = open_trace(pack(log[:end]))
+
+        row = log[last:end]
+        if row.count(b",") < 5:
+            assert list(trace.events()) == whole[:-1]
+            assert len(trace.notes) == (1 if row else 0)
+        else:  # its stream may be cut; one block has the number of its turn
+            assert list(trace.events())[:-1] == whole[:-1]
+            assert trace.nbytes_of[-1] == 512
+            assert trace.notes == ()
+
+
+def test_what_is_left_out_of_a_cut_log_is_said() -> None:
+    trace = open_trace(LOG + b"2342728,15:47:02.8,allocate,0x100")
+
+    assert trace.notes == (
+        "the last row is cut off and left out: '2342728,15:47:02.8,allocate,0x100'",
+    )
+
+
+def test_a_last_row_that_is_whole_but_wrong_is_refused() -> None:
+    with pytest.raises(FileFormatError, match=":7: Action must be allocate"):
+        open_trace(LOG + b"1,0,resize,0x1,8,0")
