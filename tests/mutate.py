@@ -168,6 +168,18 @@ MUTATIONS = [
     ),
     Mutation(
         "core/first_fit.py",
+        "self.index.reserve(self.placed_count + 2)",
+        "self.index.reserve(1)",
+        "a block is placed without memory for its free",
+    ),
+    Mutation(
+        "core/skiplist.py",
+        "others = max(self.reserved - self.made - 1, 0)",
+        "others = 0",
+        "tall nodes take the memory that is reserved for others",
+    ),
+    Mutation(
+        "core/first_fit.py",
         "self.free_nbytes += nbytes",
         "pass",
         "an arena never becomes empty again",

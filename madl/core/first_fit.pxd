@@ -10,12 +10,16 @@ cdef class FirstFit:
     cdef readonly SkipList index
     cdef readonly Pages pages
     cdef readonly word free_nbytes
+    cdef readonly Py_ssize_t placed_count
 
-    cpdef word find(self, word nbytes, word alignment=*) noexcept
+    cpdef bint reserve(self) noexcept nogil
+    cpdef word find(self, word nbytes, word alignment=*) noexcept nogil
     @cython.locals(offset=word)
-    cpdef word allocate(self, word nbytes) except *
+    cpdef word allocate(self, word nbytes) noexcept nogil
     cpdef int take(self, word offset, word nbytes) except -1
     cpdef int free(self, word offset, word nbytes) except -1
+    @cython.locals(status=int)
+    cpdef int try_free(self, word offset, word nbytes) noexcept nogil
     @cython.locals(index=SkipList, pages=Pages, free_nbytes=word, end=word, offset=word, nbytes=word)
     cpdef rebuild(self, list placed, list lost)
     cpdef bint is_empty(self) noexcept

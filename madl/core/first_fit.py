@@ -7,7 +7,7 @@ under a live block is committed, so placing one may need pages first.
 
 from madl.core.pages import Pages
 from madl.core.skiplist import SkipList
-from madl.errors import CorruptedPoolError
+from madl.errors import CorruptedPoolError, UnknownBlockError
 
 
 class FirstFit:
@@ -26,7 +26,17 @@ class FirstFit:
         self.index = SkipList()
         self.pages = Pages(nbytes // page_nbytes, page_nbytes)
         self.free_nbytes = nbytes
+        # Between so many blocks lie at most so many free ones and one. The index has
+        # room for them before a block is placed, so that a free needs no memory.
+        self.placed_count = 0
         self.index.put(0, nbytes)
+
+    def reserve(self) -> bool:
+        """Make room in the index for one more block; return whether there was memory.
+
+        ``allocate`` and ``take`` do so as well.
+        """
+        return self.index.reserve(self.placed_count + 2)
 
     def find(self, nbytes: int, alignment: int = 0) -> int:
         """Return the offset at which a block would be placed, or -1."""
@@ -42,7 +52,8 @@ class FirstFit:
         Returns:
             Its offset; -1 when no free block is large enough; -2 when the place for
             it lacks pages: commit those of ``find`` and ``take`` it, or free some
-            memory below it first. Nothing has changed then.
+            memory below it first; -3 when there is no memory for the index. Nothing
+            has changed then.
 
         Complexity: expected O(log n) in free blocks, and up to ``look_ahead`` more.
         """
@@ -51,9 +62,12 @@ class FirstFit:
             return -1
         if self.pages.missing(offset, nbytes):
             return -2
+        if not self.reserve():
+            return -3
         self.index.carve_best(offset, nbytes)
         self.pages.occupy(offset, nbytes)
         self.free_nbytes -= nbytes
+        self.placed_count += 1
         return offset
 
     def take(self, offset: int, nbytes: int) -> None:
@@ -61,10 +75,14 @@ class FirstFit:
 
         Raises:
             UnknownBlockError: Part of the range is not free. Nothing changed.
+            MemoryError: There is none for the index. Nothing changed.
         """
+        if not self.reserve():
+            raise MemoryError("no memory for the index of free blocks")
         self.index.carve(offset, nbytes)
         self.pages.occupy(offset, nbytes)
         self.free_nbytes -= nbytes
+        self.placed_count += 1
 
     def free(self, offset: int, nbytes: int) -> None:
         """Give a block back, joined with its free neighbours.
@@ -74,11 +92,20 @@ class FirstFit:
 
         Complexity: expected O(log n) in free blocks.
         """
-        self.index.put(offset, nbytes)
+        if self.try_free(offset, nbytes) < 0:
+            raise UnknownBlockError(offset, nbytes)
+
+    def try_free(self, offset: int, nbytes: int) -> int:
+        """Do as ``free`` does; return 0, or -1 where it would raise."""
+        status = self.index.try_put(offset, nbytes)
+        if status < 0:
+            return status
         self.pages.vacate(
             offset, nbytes, self.index.joined_offset, self.index.joined_nbytes
         )
         self.free_nbytes += nbytes
+        self.placed_count -= 1
+        return 0
 
     def rebuild(
         self, placed: list[tuple[int, int]], lost: list[tuple[int, int]]
@@ -95,6 +122,8 @@ class FirstFit:
         Complexity: O(n log n) in blocks, and O(pages).
         """
         index, pages = SkipList(), self.pages.without(lost)
+        if not index.reserve(len(placed) + 1):
+            raise MemoryError("no memory for the index of free blocks")
         index.visits, index.searches = self.index.visits, self.index.searches
         free_nbytes = self.nbytes
         end = 0
@@ -107,6 +136,7 @@ class FirstFit:
         if end < self.nbytes:
             index.put(end, self.nbytes - end)
         self.index, self.pages, self.free_nbytes = index, pages, free_nbytes
+        self.placed_count = len(placed)
 
     def is_empty(self) -> bool:
         """Return whether all of the arena is one free block."""

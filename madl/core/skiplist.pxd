@@ -5,13 +5,10 @@ from libc.stdlib cimport calloc, free
 ctypedef long long word
 ctypedef Py_ssize_t record
 
-cdef inline word* _words(Py_ssize_t count) except NULL:
-    cdef word* words = <word*>calloc(count, sizeof(word))
-    if words is NULL:
-        raise MemoryError("no memory for the index of free blocks")
-    return words
+cdef inline word* _words(Py_ssize_t count) noexcept nogil:
+    return <word*>calloc(count, sizeof(word))
 
-cdef inline void _discard(word* words) noexcept:
+cdef inline void _discard(word* words) noexcept nogil:
     free(words)
 
 @cython.final
@@ -23,6 +20,8 @@ cdef class SkipList:
     cdef readonly Py_ssize_t height
     cdef readonly Py_ssize_t count
     cdef Py_ssize_t capacity
+    cdef Py_ssize_t made
+    cdef Py_ssize_t reserved
     cdef record end
     cdef record found
     cdef record before_found
@@ -32,44 +31,51 @@ cdef class SkipList:
     cdef public word visits
     cdef public word searches
 
-    cpdef word largest(self) noexcept
+    cpdef bint reserve(self, Py_ssize_t count) noexcept nogil
+    cpdef word largest(self) noexcept nogil
     @cython.locals(words="word*", path="word*", slot=Py_ssize_t, level=Py_ssize_t, node=record, before=record, steps=word)
-    cpdef word find(self, word nbytes) noexcept
+    cpdef word find(self, word nbytes) noexcept nogil
     @cython.locals(words="word*", node=record, had=word)
-    cpdef int carve_found(self, word nbytes) except -1
+    cpdef void carve_found(self, word nbytes) noexcept nogil
     @cython.locals(words="word*", node=record, best=record, slot=Py_ssize_t, fitting=word, steps=word)
-    cpdef word find_best(self, word nbytes, word most) noexcept
-    cpdef int carve_best(self, word offset, word nbytes) except -1
+    cpdef word find_best(self, word nbytes, word most) noexcept nogil
+    cpdef void carve_best(self, word offset, word nbytes) noexcept nogil
     @cython.locals(words="word*", node=record, offset=word)
-    cpdef word find_aligned(self, word nbytes, word alignment) noexcept
-    @cython.locals(words="word*", node=record, start=word, stop=word, had=word)
+    cpdef word find_aligned(self, word nbytes, word alignment) noexcept nogil
     cpdef int carve(self, word offset, word nbytes) except -1
-    @cython.locals(words="word*", left=record, right=record, stop=word, total=word)
+    @cython.locals(words="word*", node=record, start=word, stop=word, had=word)
+    cpdef int try_carve(self, word offset, word nbytes) noexcept nogil
     cpdef int put(self, word offset, word nbytes) except -1
+    @cython.locals(words="word*", left=record, right=record, stop=word, total=word)
+    cpdef int try_put(self, word offset, word nbytes) noexcept nogil
     @cython.locals(node=record)
-    cpdef word covering(self, word offset) noexcept
+    cpdef word covering(self, word offset) noexcept nogil
     @cython.locals(words="word*", path="word*", level=Py_ssize_t, slot=Py_ssize_t, node=record, following=record)
-    cdef record _descend(self, word offset) noexcept
+    cdef record _descend(self, word offset) noexcept nogil
     @cython.locals(words="word*", path="word*", level=Py_ssize_t, slot=Py_ssize_t)
-    cdef void _complete_path(self, record node, record before) noexcept
+    cdef void _complete_path(self, record node, record before) noexcept nogil
     @cython.locals(words="word*", node=record, largest=word, reach=word)
-    cdef word _reach_over(self, record first, record stop, Py_ssize_t slot, word enough) noexcept
+    cdef word _reach_over(self, record first, record stop, Py_ssize_t slot, word enough) noexcept nogil
     @cython.locals(words="word*", path="word*", level=Py_ssize_t, slot=Py_ssize_t, node=record, reach=word)
-    cdef void _lower(self, word had) noexcept
+    cdef void _lower(self, word had) noexcept nogil
     @cython.locals(words="word*", path="word*", slot=Py_ssize_t, node=record)
-    cdef void _raise_from(self, Py_ssize_t level, word nbytes) noexcept
+    cdef void _raise_from(self, Py_ssize_t level, word nbytes) noexcept nogil
     @cython.locals(words="word*", height=Py_ssize_t, slot=Py_ssize_t, level=Py_ssize_t)
-    cdef void _extend_down(self, record node, word offset, word nbytes) noexcept
+    cdef void _extend_down(self, record node, word offset, word nbytes) noexcept nogil
     @cython.locals(words="word*", path="word*", height=Py_ssize_t, level=Py_ssize_t, slot=Py_ssize_t, node=record, before=record, stop=record, reach=word, had=word)
-    cdef int _insert(self, word offset, word nbytes, record right) except -1
+    cdef bint _insert(self, word offset, word nbytes, record right) noexcept nogil
     @cython.locals(words="word*", path="word*", height=Py_ssize_t, level=Py_ssize_t, slot=Py_ssize_t, before=record)
-    cdef void _unlink(self, record node) noexcept
+    cdef void _unlink(self, record node) noexcept nogil
     @cython.locals(words="word*", path="word*", bits=word, height=Py_ssize_t, largest=word)
-    cdef Py_ssize_t _draw_height(self) noexcept
+    cdef Py_ssize_t _draw_height(self) noexcept nogil
+    @cython.locals(node=record, others=Py_ssize_t, end=Py_ssize_t)
+    cdef record _new_record(self, Py_ssize_t height) noexcept nogil
     @cython.locals(node=record)
-    cdef record _new_record(self, Py_ssize_t height) except -1
+    cdef record _record_at_end(self, Py_ssize_t height) noexcept nogil
+    @cython.locals(node=record, height=Py_ssize_t)
+    cdef record _spare_record(self) noexcept nogil
     @cython.locals(count=Py_ssize_t, old="word*", new="word*", i=Py_ssize_t)
-    cdef int _double(self) except -1
+    cdef bint _double(self) noexcept nogil
     @cython.locals(node=record)
     cpdef list blocks(self)
     @cython.locals(level=Py_ssize_t)

@@ -30,7 +30,9 @@ class SkipList:
     topmost level spans the whole list, so its reach is the largest block of all.
 
     Expected O(log n) per operation, with a fixed seed: the same calls give the same
-    structure on every machine and in both builds. Not thread-safe.
+    structure on every machine and in both builds. Not thread-safe. What ``reserve``
+    has made room for needs no memory later: compiled, the methods that say so run under
+    a guard, where nothing may raise, and return a status instead.
     Source: W. Pugh, "Skip Lists: A Probabilistic Alternative to Balanced Trees",
     CACM 33(6), 1990; the idea of summing up what a link skips is section 3.4 of
     his "A Skip List Cookbook", 1990 (there for positions, here for sizes).
@@ -42,7 +44,11 @@ class SkipList:
         self.words = _words(self.capacity)
         self.path = _words(self.max_height + 2)
         self.unused = _words(self.max_height + 2)
+        if not (self.words and self.path and self.unused):
+            raise MemoryError("no memory for the index of free blocks")
         self.end = 2 + 2 * (self.max_height + 1)
+        self.made = 0  # records, unused ones included
+        self.reserved = 0
         self.words[0] = -1
         self.words[1] = self.max_height + 1
         self.height = 1  # levels in use by nodes; the head has one more
@@ -65,6 +71,18 @@ class SkipList:
 
     def __len__(self) -> int:
         return self.count
+
+    def reserve(self, count: int) -> bool:
+        """Make room for ``count`` blocks in all, until another number is asked for.
+
+        Returns:
+            Whether there was memory for it; nothing has changed if not.
+        """
+        while 4 * (count - self.made) > self.capacity - self.end:
+            if not self._double():
+                return False
+        self.reserved = count
+        return True
 
     def largest(self) -> int:
         """Return the bytes of the largest block, 0 when there is none. O(1)."""
@@ -150,7 +168,7 @@ class SkipList:
         if self.words[self.found] == offset:
             self.carve_found(nbytes)
         else:
-            self.carve(offset, nbytes)
+            self.try_carve(offset, nbytes)
 
     def find_aligned(self, nbytes: int, alignment: int) -> int:
         """Return the lowest aligned offset with ``nbytes`` free bytes, or -1.
@@ -170,19 +188,32 @@ class SkipList:
         return -1
 
     def carve(self, offset: int, nbytes: int) -> None:
-        """Take ``[offset, offset + nbytes)`` out of the free block that covers it."""
+        """Take ``[offset, offset + nbytes)`` out of the free block that covers it.
+
+        Raises:
+            UnknownBlockError: Some of the range is not free. Nothing changed.
+            MemoryError: There is none for the index. Nothing changed.
+        """
+        _raise_for(self.try_carve(offset, nbytes), offset, nbytes)
+
+    def try_carve(self, offset: int, nbytes: int) -> int:
+        """Do as ``carve`` does; return 0, or what it would raise: -1 or -2."""
         words = self.words
         node = self._descend(offset + 1)
         start = words[node]
         stop = start + words[node + 3]
         if node == 0 or stop < offset + nbytes:
-            raise UnknownBlockError(offset, nbytes)
+            return -1
         had = words[node + 3]
         if start < offset:
+            # First: what lies behind the range may be one block more.
+            if not self.reserve(max(self.reserved, self.count + 1)):
+                return -2
+            words = self.words  # reserve may have moved the array
             words[node + 3] = offset - start
             self._lower(had)
             if stop > offset + nbytes:
-                self.put(offset + nbytes, stop - offset - nbytes)
+                self.try_put(offset + nbytes, stop - offset - nbytes)
         elif had > nbytes:
             words[node] += nbytes
             words[node + 3] = had - nbytes
@@ -190,6 +221,7 @@ class SkipList:
         else:
             self._descend(offset)
             self._unlink(node)
+        return 0
 
     def put(self, offset: int, nbytes: int) -> None:
         """Add ``[offset, offset + nbytes)``, joined with free neighbours.
@@ -198,7 +230,12 @@ class SkipList:
 
         Raises:
             UnknownBlockError: Some of the range is free already. Nothing changed.
+            MemoryError: There is none for the index. Nothing changed.
         """
+        _raise_for(self.try_put(offset, nbytes), offset, nbytes)
+
+    def try_put(self, offset: int, nbytes: int) -> int:
+        """Do as ``put`` does; return 0, or what it would raise: -1 or -2."""
         words = self.words
         left = self._descend(offset)
         right = words[left + 2]
@@ -206,7 +243,7 @@ class SkipList:
         if (left and words[left] + words[left + 3] > offset) or (
             right and words[right] < stop
         ):
-            raise UnknownBlockError(offset, nbytes)
+            return -1
         if left and words[left] + words[left + 3] == offset:
             total = words[left + 3] + nbytes
             if right and words[right] == stop:
@@ -221,9 +258,11 @@ class SkipList:
             self.joined_offset = offset
         else:
             total = nbytes
-            self._insert(offset, nbytes, right)
+            if not self._insert(offset, nbytes, right):
+                return -2
             self.joined_offset = offset
         self.joined_nbytes = total
+        return 0
 
     def covering(self, offset: int) -> int:
         """Return where the free block that covers ``offset`` starts, or -1."""
@@ -325,14 +364,19 @@ class SkipList:
             slot += 2
         self._raise_from(height, nbytes)
 
-    def _insert(self, offset: int, nbytes: int, right: int) -> None:
-        """Link a new node between the path's lowest and ``right``."""
+    def _insert(self, offset: int, nbytes: int, right: int) -> bool:
+        """Link a new node between the path's lowest and ``right``.
+
+        Returns:
+            Whether there was memory for it.
+        """
         path = self.path
-        height = self._draw_height()
-        node = self._new_record(height)
+        node = self._new_record(self._draw_height())
+        if node == 0:
+            return False
         words = self.words  # after _new_record, which may move the array
         words[node] = offset
-        words[node + 1] = height
+        height = words[node + 1]
         words[node + 2] = right
         words[node + 3] = nbytes
         words[path[0] + 2] = node
@@ -352,6 +396,7 @@ class SkipList:
             slot += 2
         self._raise_from(height, nbytes)
         self.count += 1
+        return True
 
     def _unlink(self, node: int) -> None:
         """Take a node out; the path holds the nodes before it on its levels."""
@@ -393,20 +438,43 @@ class SkipList:
         return height
 
     def _new_record(self, height: int) -> int:
+        """Return a record with its height in it, or 0 when there is no memory."""
         node = self.unused[height]
         if node:
             self.unused[height] = self.words[node]
             return node
+        # A tall one may take what is reserved for lower ones only where there is more.
+        others = max(self.reserved - self.made - 1, 0)
+        end = self.end + 2 + 2 * height + 4 * others
+        if end > self.capacity and not self._double():
+            return self._spare_record()
+        return self._record_at_end(height)
+
+    def _record_at_end(self, height: int) -> int:
         node = self.end
-        if node + 2 + 2 * height > self.capacity:
-            self._double()
         self.end = node + 2 + 2 * height
+        self.made += 1
+        self.words[node + 1] = height
         return node
 
-    def _double(self) -> None:
+    def _spare_record(self) -> int:
+        """Return a record of any height that needs no memory, or 0."""
+        height = 1
+        while height <= self.max_height:
+            node = self.unused[height]
+            if node:
+                self.unused[height] = self.words[node]
+                return node
+            height += 1
+        return self._record_at_end(1) if self.end + 4 <= self.capacity else 0
+
+    def _double(self) -> bool:
+        """Double the array; return whether there was memory for it."""
         count = self.capacity
         old = self.words
         new = _words(2 * count)
+        if not new:
+            return False
         i = 0
         while i < count:
             new[i] = old[i]
@@ -414,6 +482,7 @@ class SkipList:
         self.words = new
         _discard(old)
         self.capacity = 2 * count
+        return True
 
     def blocks(self) -> list[tuple[int, int]]:
         """Return ``(offset, nbytes)`` of every free block, lowest first. O(n)."""
@@ -469,3 +538,10 @@ class SkipList:
             node = stop
             if node == 0:
                 return
+
+
+def _raise_for(status: int, offset: int, nbytes: int) -> None:
+    if status == -1:
+        raise UnknownBlockError(offset, nbytes)
+    if status:
+        raise MemoryError("no memory for the index of free blocks")

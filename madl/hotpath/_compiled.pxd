@@ -9,6 +9,8 @@ cdef struct Slab
 
 cdef void write_to(madl_journal* newest, number) noexcept
 cdef int wipe(BinTable* bins, Block* block) noexcept nogil
+cdef void keep_error(error) noexcept
+cdef void raise_soon() noexcept
 
 cdef class HotArena:
     cdef readonly FirstFit blocks
@@ -41,6 +43,7 @@ cdef class Bins:
     cdef BinTable table
     cdef readonly Shared shared
     cdef Slab* slabs
+    cdef Block* refused  # by an index, which had it free: the pool is broken
     # Arenas of small blocks, and of large ones, where a pool tells them apart.
     cdef readonly tuple bands
     cdef list small_arenas
@@ -58,23 +61,27 @@ cdef class Bins:
     @cython.final
     cdef Block* miss(self, word nbytes, lane) except NULL
     @cython.final
-    cdef Block* place(self, word capacity) except? NULL
+    cdef Block* place(self, word capacity, int* status) noexcept nogil
     @cython.final
-    cdef Block* new_block(self, HotArena arena, word offset, word capacity) except NULL
+    cdef int raise_for(self, int status) except -1
     @cython.final
-    cdef int add_slab(self) except -1
+    cdef int reserve(self, word capacity) noexcept nogil
+    @cython.final
+    cdef Block* new_block(self, PyObject* arena, word offset, word capacity) noexcept nogil
+    @cython.final
+    cdef void add_slab(self, Slab* slab) noexcept nogil
+    @cython.final
+    cdef void add_bin(self, Bin* bin, word capacity) noexcept nogil
+    @cython.final
+    cdef bint rebuild_slots(self) noexcept nogil
+    @cython.final
+    cdef int unplace_block(self, Block* block) noexcept nogil
+    @cython.final
+    cdef int flush_listed(self, Bin** filled) noexcept nogil
     @cython.final
     cdef void return_taken(self, word placed_before) noexcept
     @cython.final
-    cdef void take_back_later(self, Block* block) noexcept
-    @cython.final
-    cdef Bin* bin_of(self, word capacity) except NULL
-    @cython.final
-    cdef int rebuild_slots(self) except -1
-    @cython.final
-    cdef int unplace_block(self, Block* block) except -1
-    @cython.final
-    cdef int flush_listed(self, Bin** filled) except -1
+    cdef void take_back_later(self, Block* block) noexcept nogil
 
 cdef class HotPool:
     cdef Bins bins

@@ -5,7 +5,9 @@ code runs here it keeps the interpreter's lock and calls no Python, so every fun
 atomic to other threads, to finalizers and to signal handlers: only what may call the
 device, or wait for a thread that does, takes the pool's lock. A *guarded* pool has a
 short lock around the rest too: where there is no interpreter lock, and where C code
-allocates without holding it.
+allocates without holding it. What runs in it is ``noexcept nogil``, and returns a
+status: an exception can start the collector, whose finalizers free, and would wait for
+the guard that their own thread has.
 """
 
 import threading
@@ -59,6 +61,7 @@ from madl.hotpath.fastcall cimport (
     replace_method,
 )
 
+from madl.errors import UnknownBlockError
 from madl.hotpath.reentrancy import is_inside, locks_held
 from madl.hotpath.shared import (
     LARGEST_REQUEST_NBYTES,
@@ -73,9 +76,19 @@ cdef extern from *:
     Py_ssize_t Py_REFCNT(PyObject* value)
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
     unsigned long PyThread_get_thread_ident() noexcept nogil
+    Py_ssize_t PyList_GET_SIZE(PyObject* values) noexcept nogil
+    PyObject* PyList_GET_ITEM(PyObject* values, Py_ssize_t i) noexcept nogil
+    PyObject* PyEval_GetFrame() noexcept
+    int Py_AddPendingCall(int (*function)(void*) except -1, void* argument) noexcept
 
 cdef enum:
     SLAB_LENGTH = 256
+
+cdef enum:
+    # Statuses; the last two are those of ``core``.
+    DONE = 0
+    NOT_FREE = -1  # to an index, what is to be carved; or free already, what is freed
+    NO_MEMORY = -2
 
 cdef word LARGEST_REQUEST = LARGEST_REQUEST_NBYTES
 
@@ -92,6 +105,86 @@ def set_watch_count(int count):
     """Tell every pool how many tags and recordings are active."""
     global active_watches
     active_watches = count
+
+
+cdef object kept_here = threading.local()
+cdef int kept_count = 0  # of all threads
+
+
+cdef void count_kept(int by) noexcept:
+    """Count an error; while there are any, no allocation is served without a look."""
+    global kept_count
+    madl_enter(&guard)
+    kept_count += by
+    madl_leave(&guard)
+    change_watch_count(by)
+
+
+@cython.final
+cdef class Kept:
+    """What was raised in a thread while C code, which can raise nothing, called madl."""
+
+    cdef list errors
+
+    def __cinit__(self):
+        self.errors = []
+
+    def __del__(self):
+        """Report what the thread, which ends, has not heard of."""
+        while self.errors:
+            report(self.pop())
+
+    cdef pop(self):
+        error = self.errors.pop(0)
+        count_kept(-1)
+        return error
+
+
+cdef void report(error) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(None)
+
+
+cdef void keep_error(error) noexcept:
+    """Keep an error until this thread allocates; see ``raise_soon`` too.
+
+    As of signals whose handler has yet to run, of each type one is kept. A thread of C
+    code alone, with no frame of Python, hears of nothing.
+    """
+    cdef Kept kept
+    if PyEval_GetFrame() is NULL:
+        report(error)
+        return
+    try:
+        kept = <Kept>getattr(kept_here, "kept", None)
+        if kept is None:
+            kept = kept_here.kept = Kept()
+        if type(error) not in [type(other) for other in kept.errors]:
+            kept.errors.append(error)
+            count_kept(1)
+    except MemoryError:
+        report(error)
+
+
+cdef void raise_soon() noexcept:
+    """Let the main thread, where signal handlers run, raise at its next step of Python.
+
+    Called last: a step before C code has what it needs would be interrupted once more.
+    """
+    if kept_count:
+        Py_AddPendingCall(raise_in_main_thread, NULL)  # a full queue is no loss
+
+
+cdef int raise_in_main_thread(void* nothing) except -1 with gil:
+    raise_kept()
+    return 0
+
+
+def raise_kept():
+    """Raise the first error of this thread that was kept, if there is one."""
+    cdef Kept kept = <Kept>getattr(kept_here, "kept", None)
+    if kept is not None and kept.errors:
+        raise kept.pop()
 
 
 cdef void guard_journals() noexcept nogil:
@@ -125,7 +218,9 @@ cdef void leave_all_in_child() noexcept nogil:
     """Also write no more: the journals are the parent's."""
     global journals
     cdef Counts* shared = pools
-    journals = NULL
+    while journals is not NULL:  # a thread that had one is not there any more
+        journals.guard = journals.is_busy = journals.pins = 0
+        journals = journals.older
     while shared is not NULL:
         shared.journal = NULL
         shared = shared.next
@@ -136,11 +231,17 @@ cdef void write_to(madl_journal* newest, number) noexcept:
     """Let all pools write to a chain of journals from now on.
 
     ``number(tag)`` returns what these call a tag; ``None`` where there is no journal.
+    What is to be older than a journal is in ``linked``: under their guards, threads
+    without the interpreter's lock go along the chain twice, and it has to be the same.
     """
     global journals, number_tag
     cdef Counts* shared
+    cdef madl_journal* journal = newest
     number_tag = number
     enter_all()
+    while journal is not NULL:
+        journal.older = journal.linked
+        journal = journal.older
     journals = newest
     shared = pools
     while shared is not NULL:
@@ -548,6 +649,10 @@ cdef class Root:
         PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, False, flags)
 
 
+cdef inline bint is_used(Bin* bin) noexcept nogil:
+    return bin.placed != 0 or bin.is_listed
+
+
 cdef void mark_listed(Block* block) noexcept nogil:
     while block is not NULL:
         block.offset_and_flags |= LISTED
@@ -684,16 +789,13 @@ cdef class Bins:
     def find(self, word nbytes, lane):
         """Return a block of a bin, of the index, or of the slow path; in flight."""
         cdef Block* block
+        if nbytes == 0:
+            return self.reserve_block(0)
         enter(&self.table)
-        try:
-            if nbytes == 0:
-                block = self.new_block(None, 0, 0)
-            else:
-                block = pop(&self.table, round_up(nbytes))
-                if block is not NULL:
-                    take(&self.table, block, PyThread_get_thread_ident())
-        finally:
-            leave(&self.table)
+        block = pop(&self.table, round_up(nbytes))
+        if block is not NULL:
+            take(&self.table, block, PyThread_get_thread_ident())
+        leave(&self.table)
         if block is NULL:
             block = self.miss(nbytes, lane)
         return <uintptr_t>block
@@ -705,13 +807,14 @@ cdef class Bins:
         cdef word capacity = round_up(nbytes)
         cdef word placed_before = self.table.shared.placed_count
         cdef unsigned long ident
+        cdef int status = DONE
         if (
             MADL_HAS_INTERPRETER_LOCK
             and self.table.shared.lock_holder == 0
             and self.table.returned is NULL
         ):
             if not self.table.shared.was_interrupted:
-                block = self.place(capacity)
+                block = self.place(capacity, &status)
         elif is_inside():
             try:
                 block = <Block*><uintptr_t>lane.place_dedicated(nbytes)
@@ -727,13 +830,14 @@ cdef class Bins:
                     if not self.table.shared.was_interrupted:
                         while returned := self.take_back_returned():
                             lane.take_back(returned)
-                        block = self.place(capacity)
+                        block = self.place(capacity, &status)
                 except BaseException:
                     self.table.shared.was_interrupted = True
                     raise
                 finally:
                     locks_held[ident] = 0
                     self.table.shared.lock_holder = 0
+        self.raise_for(status)
         if block is NULL:
             try:
                 block = <Block*><uintptr_t>lane.place_slowly(nbytes, capacity, 0)
@@ -749,148 +853,239 @@ cdef class Bins:
         return block
 
     @cython.final
-    cdef Block* place(self, word capacity) except? NULL:
-        """Take a block from where no page is missing, or return NULL."""
-        cdef HotArena arena
+    cdef Block* place(self, word capacity, int* status) noexcept nogil:
+        """Take a block from where no page is missing; else NULL, with a status."""
+        cdef PyObject* band = <PyObject*>self.small_arenas
+        cdef PyObject* arena
+        cdef Block* block = NULL
+        cdef Py_ssize_t i
         cdef word offset
-        cdef list band
-        band = self.large_arenas if capacity > self.small_nbytes else self.small_arenas
+        if capacity > self.small_nbytes:
+            band = <PyObject*>self.large_arenas
+        for i in range(PyList_GET_SIZE(band)):  # an index is not under the guard
+            if not (<HotArena>PyList_GET_ITEM(band, i)).blocks.reserve():
+                status[0] = NO_MEMORY
+                return NULL
         enter(&self.table)
-        try:
-            self.miss_count += 1
-            self.flush_listed(&self.table.filled_large)
-            if self.table.shared.binned_nbytes > self.leash_nbytes:
-                self.flush_listed(&self.table.filled_small)
-            for arena in band:
-                offset = arena.blocks.allocate(capacity)
+        self.miss_count += 1
+        status[0] = self.reserve(capacity)  # first: what is carved has a record
+        if status[0] == DONE:
+            status[0] = self.flush_listed(&self.table.filled_large)
+        if status[0] == DONE and self.table.shared.binned_nbytes > self.leash_nbytes:
+            status[0] = self.flush_listed(&self.table.filled_small)
+        if status[0] == DONE:
+            for i in range(PyList_GET_SIZE(band)):
+                arena = PyList_GET_ITEM(band, i)
+                offset = (<HotArena>arena).blocks.allocate(capacity)
                 if offset >= 0:
-                    return self.new_block(arena, offset, capacity)
-        finally:
-            leave(&self.table)
-        return NULL
+                    block = self.new_block(arena, offset, capacity)
+                    break
+        leave(&self.table)
+        return block
 
-    def block_at(self, HotArena arena, word offset, word capacity, *, bint is_binned):
-        """Return the block for a place that was taken; in flight, counted as binned."""
-        cdef Block* block
+    def reserve_block(self, word capacity):
+        """Return a record for a block that has no place yet; in flight.
+
+        It comes first: what is carved from an index has a record then.
+
+        Raises:
+            MemoryError: There is none for it.
+        """
+        cdef Block* block = NULL
+        cdef int status
         enter(&self.table)
-        try:
-            block = self.new_block(arena, offset, capacity)
-            if not is_binned:
-                block.offset_and_flags |= UNBINNED
-        finally:
-            leave(&self.table)
+        status = self.reserve(capacity)
+        if status == DONE:
+            block = self.new_block(NULL, 0, capacity)
+        leave(&self.table)
+        self.raise_for(status)
         return <uintptr_t>block
+
+    def place_reserved(
+        self, uintptr_t token, HotArena arena, word offset, *, bint is_binned=True
+    ):
+        """Note where a block has been placed, and return it; it counts as binned."""
+        cdef Block* block = <Block*>token
+        enter(&self.table)
+        block.arena = <PyObject*>arena
+        block.offset_and_flags |= offset | (0 if is_binned else UNBINNED)
+        self.table.shared.binned_nbytes += block.bin.capacity
+        leave(&self.table)
+        return token
+
+    def drop_reserved(self, uintptr_t token):
+        """Give up a block that was placed nowhere."""
+        enter(&self.table)
+        discard(&self.table, <Block*>token)
+        leave(&self.table)
+
+    @cython.final
+    cdef int raise_for(self, int status) except -1:
+        """Raise what a status stands for; not in the guard."""
+        if status == NO_MEMORY:
+            raise MemoryError("no memory for the records of a pool's blocks")
+        if status == NOT_FREE:
+            raise UnknownBlockError(
+                offset_of(self.refused), self.refused.bin.capacity
+            )
+        return 0
+
+    @cython.final
+    cdef int reserve(self, word capacity) noexcept nogil:
+        """Have a record and a bin for a block to be placed; return a status.
+
+        The guard is held, as after it, but not while memory is asked for: ``malloc``
+        may wait, and other threads use up what was there. So all is looked at again.
+        """
+        cdef Slab* slab
+        cdef Slot* slot
+        cdef Bin* bin
+        while True:
+            slot = slot_for(self.table.slots, self.table.slot_count, capacity)
+            if self.table.unused is NULL:
+                leave(&self.table)
+                slab = <Slab*>malloc(sizeof(Slab))
+                enter(&self.table)
+                if slab is NULL:
+                    return NO_MEMORY
+                self.add_slab(slab)
+            elif slot.bin is not NULL:
+                return DONE
+            elif 2 * self.table.bin_count >= self.table.slot_count:
+                if not self.rebuild_slots():
+                    return NO_MEMORY
+            else:
+                leave(&self.table)
+                bin = <Bin*>calloc(1, sizeof(Bin))
+                enter(&self.table)
+                if bin is NULL:
+                    return NO_MEMORY
+                self.add_bin(bin, capacity)
 
     @cython.final
     cdef Block* new_block(
-        self, HotArena arena, word offset, word capacity
-    ) except NULL:
-        cdef Bin* bin = self.bin_of(capacity)
-        cdef Block* block
-        if self.table.unused is NULL:
-            self.add_slab()
-        block = self.table.unused
+        self, PyObject* arena, word offset, word capacity
+    ) noexcept nogil:
+        """Return the block for a place; ``reserve`` has been called for it."""
+        cdef Bin* bin = slot_for(self.table.slots, self.table.slot_count, capacity).bin
+        cdef Block* block = self.table.unused
         self.table.unused = block.next
         block.offset_and_flags = offset | self.table.first_flags
         block.nbytes = 0
         block.bin = bin
-        block.arena = NULL if arena is None else <PyObject*>arena
+        block.arena = arena
         block.watch = NULL
         bin.placed += 1
-        self.table.shared.binned_nbytes += capacity
+        if arena is not NULL:
+            self.table.shared.binned_nbytes += capacity
         take(&self.table, block, PyThread_get_thread_ident())
         return block
 
     @cython.final
-    cdef int add_slab(self) except -1:
+    cdef void add_slab(self, Slab* slab) noexcept nogil:
         cdef Py_ssize_t i
-        cdef Slab* slab = <Slab*>malloc(sizeof(Slab))
-        if slab is NULL:
-            raise MemoryError("no memory for the records of a pool's blocks")
         slab.next = self.slabs
         self.slabs = slab
         for i in range(SLAB_LENGTH - 1, -1, -1):
             slab.blocks[i].bin = NULL
             slab.blocks[i].next = self.table.unused
             self.table.unused = &slab.blocks[i]
-        return 0
 
     @cython.final
-    cdef Bin* bin_of(self, word capacity) except NULL:
-        """Return the bin of a capacity; the first call makes it."""
+    cdef void add_bin(self, Bin* bin, word capacity) noexcept nogil:
+        """Add the bin of a capacity, unless another thread has, or took the slot."""
         cdef Slot* slot = slot_for(self.table.slots, self.table.slot_count, capacity)
-        if slot.bin is NULL:
-            if 2 * self.table.bin_count >= self.table.slot_count:
-                self.rebuild_slots()
-                slot = slot_for(self.table.slots, self.table.slot_count, capacity)
-            slot.bin = <Bin*>calloc(1, sizeof(Bin))
-            if slot.bin is NULL:
-                raise MemoryError("no memory for the bins of a pool")
-            slot.capacity = slot.bin.capacity = capacity
-            slot.bin.is_large = capacity > self.small_nbytes
-            self.table.bin_count += 1
-        return slot.bin
+        if slot.bin is not NULL or 2 * self.table.bin_count >= self.table.slot_count:
+            free(bin)
+            return
+        slot.bin = bin
+        slot.capacity = bin.capacity = capacity
+        bin.is_large = capacity > self.small_nbytes
+        self.table.bin_count += 1
 
     @cython.final
-    cdef int rebuild_slots(self) except -1:
-        """Drop the bins that no block uses; double the slots if that is not enough."""
+    cdef bint rebuild_slots(self) noexcept nogil:
+        """Drop the bins that no block uses; double the slots if that is not enough.
+
+        The guard is left while memory is asked for.
+
+        Returns:
+            Whether there was memory for it; or another thread was faster.
+        """
         cdef Py_ssize_t i
         cdef Py_ssize_t kept = 0
         cdef Py_ssize_t count = self.table.slot_count
         cdef Slot* old = self.table.slots
         cdef Slot* new
         for i in range(self.table.slot_count):
-            kept += old[i].bin is not NULL and (
-                old[i].bin.placed != 0 or old[i].bin.is_listed
-            )
+            kept += old[i].bin is not NULL and is_used(old[i].bin)
         while 4 * kept >= count:
             count *= 2
+        leave(&self.table)
         new = <Slot*>calloc(count, sizeof(Slot))
+        enter(&self.table)
         if new is NULL:
-            raise MemoryError("no memory for the bins of a pool")
+            return False
+        if old is not self.table.slots:
+            free(new)
+            return True
+        kept = 0
         for i in range(self.table.slot_count):
             if old[i].bin is NULL:
                 continue
-            if old[i].bin.placed or old[i].bin.is_listed:
+            if is_used(old[i].bin):
                 slot_for(new, count, old[i].capacity)[0] = old[i]
+                kept += 1
             else:
                 free(old[i].bin)
-        free(old)
         self.table.slots = new
         self.table.slot_count = count
         self.table.bin_count = kept
-        return 0
+        free(old)
+        return True
 
     @cython.final
-    cdef int unplace_block(self, Block* block) except -1:
-        """Give a free block back to the index, where it coalesces."""
-        (<HotArena>block.arena).blocks.free(offset_of(block), block.bin.capacity)
-        discard(&self.table, block)
-        return 0
+    cdef int unplace_block(self, Block* block) noexcept nogil:
+        """Give a free block back to the index, where it coalesces; return a status.
+
+        The index has room for it: see ``FirstFit.placed_count``.
+        """
+        cdef int status = (<HotArena>block.arena).blocks.try_free(
+            offset_of(block), block.bin.capacity
+        )
+        if status == DONE:
+            discard(&self.table, block)
+        else:
+            self.refused = block
+        return status
 
     @cython.final
-    cdef int flush_listed(self, Bin** filled) except -1:
-        """Give the blocks of all listed bins back to the index."""
+    cdef int flush_listed(self, Bin** filled) noexcept nogil:
+        """Give the blocks of all listed bins back to the index; return a status."""
         cdef Bin* bin
-        cdef Block* block
+        cdef Block* following
+        cdef int status
         while filled[0] is not NULL:
             bin = filled[0]
+            while bin.top is not NULL:
+                following = bin.top.next
+                status = self.unplace_block(bin.top)
+                if status != DONE:
+                    return status
+                bin.top = following
             filled[0] = bin.next_filled
             bin.is_listed = False
-            while bin.top is not NULL:
-                block = bin.top
-                bin.top = block.next
-                self.unplace_block(block)
-        return 0
+        return DONE
 
     def flush(self):
         """Give all binned blocks back to the index, where they coalesce."""
+        cdef int status
         enter(&self.table)
-        try:
-            self.flush_listed(&self.table.filled_large)
-            self.flush_listed(&self.table.filled_small)
-        finally:
-            leave(&self.table)
+        status = self.flush_listed(&self.table.filled_large)
+        if status == DONE:
+            status = self.flush_listed(&self.table.filled_small)
+        leave(&self.table)
+        self.raise_for(status)
 
     def take_back_returned(self):
         """Give returned blocks back to the index; return the first that may not be.
@@ -899,27 +1094,33 @@ cdef class Bins:
         slow path. 0 when none is left.
         """
         cdef Block* block
+        cdef Block* following
+        cdef Block* found = NULL
+        cdef int status = DONE
+        cdef bint asks = self.asks or len(self.users) > 0
         enter(&self.table)
-        try:
-            while self.table.returned is not NULL:
-                block = self.table.returned
-                self.table.returned = block.next
-                if self.users or self.asks or (<HotArena>block.arena).is_dedicated:
-                    return <uintptr_t>block
-                self.unplace_block(block)
-        finally:
-            leave(&self.table)
-        return 0
+        while self.table.returned is not NULL and found is NULL and status == DONE:
+            block = self.table.returned
+            following = block.next
+            if asks or (<HotArena>block.arena).is_dedicated:
+                found = block
+            else:
+                status = self.unplace_block(block)
+            if status == DONE:
+                self.table.returned = following
+        leave(&self.table)
+        self.raise_for(status)
+        return <uintptr_t>found
 
     def unplace(self, uintptr_t token):
         """Give a block back to the index; return its arena if it is dedicated."""
         cdef Block* block = <Block*>token
         cdef HotArena arena = <HotArena>block.arena
+        cdef int status
         enter(&self.table)
-        try:
-            self.unplace_block(block)
-        finally:
-            leave(&self.table)
+        status = self.unplace_block(block)
+        leave(&self.table)
+        self.raise_for(status)
         return arena if arena.is_dedicated else None
 
     @cython.final
@@ -946,7 +1147,7 @@ cdef class Bins:
         leave(&self.table)
 
     @cython.final
-    cdef void take_back_later(self, Block* block) noexcept:
+    cdef void take_back_later(self, Block* block) noexcept nogil:
         block.offset_and_flags &= ~<word>TAKEN
         if block.arena is NULL:
             discard(&self.table, block)
@@ -1254,6 +1455,8 @@ cdef object allocate_unusual(
     """Hand the arguments of ``allocate`` on, whatever they are."""
     cdef Py_ssize_t i
     cdef HotPool lane
+    if kept_count:
+        raise_kept()
     if count == 1 and names is not NULL and <tuple><object>names == ("stream",):
         try:
             lane = pool.lanes_seen.get(<object>arguments[1])  # None for the pool itself

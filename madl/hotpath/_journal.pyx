@@ -8,20 +8,17 @@ import itertools
 import os
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from madl.hotpath._compiled cimport write_to
-from madl.hotpath.bins cimport madl_journal
+from madl.hotpath.bins cimport madl_journal, madl_journal_join
 
 cdef extern from "journal.h":
     const bint MADL_HAS_JOURNAL
     void madl_journal_open(madl_journal* journal, int file) noexcept nogil
     void madl_journal_close(madl_journal* journal) noexcept nogil
-    void madl_journal_put(
-        madl_journal* journal, uint64_t value, uint64_t key_and_kind
+    void madl_journal_put_all(
+        madl_journal* journal, const char* records, size_t count
     ) noexcept nogil
-    void madl_journal_enter(madl_journal* journal) noexcept nogil
-    void madl_journal_leave(madl_journal* journal) noexcept nogil
 
 if not MADL_HAS_JOURNAL:
     raise ImportError("this system has no mmap")
@@ -51,14 +48,7 @@ cdef class Journal:
 
     def put(self, bytes records):
         """Write whole records, one behind the other."""
-        cdef uint64_t words[2]
-        cdef const char* source = records
-        cdef Py_ssize_t position
-        madl_journal_enter(&self.journal)
-        for position in range(0, len(records) - 15, 16):
-            memcpy(words, source + position, 16)
-            madl_journal_put(&self.journal, words[0], words[1])
-        madl_journal_leave(&self.journal)
+        madl_journal_put_all(&self.journal, records, len(records) // 16)
 
     def listen(self, define_tag):
         """Let all pools write here, too.
@@ -72,6 +62,8 @@ cdef class Journal:
         """Let no pool write here any more; again, it does nothing."""
         listening[:] = [entry for entry in listening if entry[0] is not self]
         relink()
+        with nogil:  # a thread that appends to the file holds no guard
+            madl_journal_join(&self.journal)
         if not listening:
             tag_numbers.clear()
 
@@ -91,7 +83,7 @@ cdef int relink() except -1:
     cdef madl_journal* newest = NULL
     cdef Journal journal
     for journal, _ in listening:
-        journal.journal.older = newest
+        journal.journal.linked = newest
         newest = &journal.journal
     write_to(newest, number_tag if listening else None)
     return 0

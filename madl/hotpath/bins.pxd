@@ -22,15 +22,21 @@ cdef extern from "journal.h":
         uint64_t end
         int error
         int is_guarded
+        int is_busy
+        int pins
+        madl_guard guard
         madl_journal* older
-    void madl_note_allocated(
-        madl_journal* journal,
-        const void* block,
-        uint64_t nbytes,
-        uint64_t stream,
-        uint64_t tag,
-    ) noexcept nogil
-    void madl_note_freed(madl_journal* journal, const void* block) noexcept nogil
+        madl_journal* linked
+    ctypedef struct madl_note:
+        uint64_t nbytes
+        uint64_t stream
+        uint64_t tag
+    const int MADL_ALLOCATE
+    const int MADL_FREE
+    madl_note madl_note_of(const void* block, int kind) noexcept nogil
+    madl_journal* madl_put_note(madl_journal* newest, madl_note note) noexcept nogil
+    void madl_settle(madl_journal* full, madl_note note) noexcept nogil
+    void madl_journal_join(madl_journal* journal) noexcept nogil
 
 cdef enum:
     GRANULARITY = 512
@@ -113,6 +119,32 @@ cdef inline void leave(BinTable* bins) noexcept nogil:
         madl_leave(&bins.shared.guard)
 
 
+cdef inline void note_allocated(BinTable* bins, Block* block) noexcept nogil:
+    # Notes a block that is live and that no other thread knows; the guard is held, and
+    # may be left for as long as a file takes.
+    cdef madl_note note = madl_note_of(block, MADL_ALLOCATE)
+    note.nbytes = <uint64_t>block.nbytes
+    note.stream = <uint64_t>bins.stream_number
+    note.tag = <uint64_t>bins.tag_number
+    bins.tag_number = 0  # now: where the guard is left, others have allocations counted
+    put_note(bins, note)
+
+
+cdef inline void note_freed(BinTable* bins, Block* block) noexcept nogil:
+    # As note_allocated, before anything else of a free: a thread that allocates the
+    # block next notes that later.
+    put_note(bins, madl_note_of(block, MADL_FREE))
+
+
+cdef inline void put_note(BinTable* bins, madl_note note) noexcept nogil:
+    cdef madl_journal* full = madl_put_note(bins.shared.journal, note)
+    while full is not NULL:
+        leave(bins)
+        madl_settle(full, note)
+        enter(bins)
+        full = madl_put_note(bins.shared.journal, note)
+
+
 cdef inline word round_up(word nbytes) noexcept nogil:
     return (nbytes + GRANULARITY - 1) & ~<word>(GRANULARITY - 1)
 
@@ -170,6 +202,7 @@ cdef inline void push(BinTable* bins, Block* block) noexcept nogil:
 
 
 cdef inline void count_live(BinTable* bins, Block* block, word nbytes) noexcept nogil:
+    # While a recording runs, the guard may be left in the end.
     cdef Counts* shared = bins.shared
     block.offset_and_flags = (block.offset_and_flags & ~<word>TAKEN) | LIVE
     block.nbytes = nbytes
@@ -179,9 +212,7 @@ cdef inline void count_live(BinTable* bins, Block* block, word nbytes) noexcept 
     if shared.live_nbytes > shared.live_high_water:
         shared.live_high_water = shared.live_nbytes
     if shared.journal is not NULL:
-        madl_note_allocated(
-            shared.journal, block, nbytes, bins.stream_number, bins.tag_number
-        )
+        note_allocated(bins, block)
 
 
 cdef inline void take(BinTable* bins, Block* block, unsigned long thread) noexcept nogil:
@@ -193,8 +224,9 @@ cdef inline void take(BinTable* bins, Block* block, unsigned long thread) noexce
 
 
 cdef inline void discard(BinTable* bins, Block* block) noexcept nogil:
-    # Makes the record of a free block unused.
-    bins.shared.binned_nbytes -= block.bin.capacity
+    # Makes the record of a free block unused. One without a place counts no bytes.
+    if block.arena is not NULL:
+        bins.shared.binned_nbytes -= block.bin.capacity
     block.bin.placed -= 1
     block.bin = NULL
     block.next = bins.unused
@@ -205,8 +237,9 @@ cdef inline int put_back(BinTable* bins, Block* block) noexcept nogil:
     # Puts a block that is no longer live where it can be had again; returns NOTHING,
     # TELL when the pool is closed and should hear of it, or WIPE when it lies nowhere
     # yet: the caller leaves the guard, wipes it, and puts it back with put_back_wiped.
+    # While a recording runs, the guard may be left at the start.
     if bins.shared.journal is not NULL:
-        madl_note_freed(bins.shared.journal, block)
+        note_freed(bins, block)
     bins.shared.live_nbytes -= block.nbytes
     bins.shared.binned_nbytes += block.bin.capacity
     block.offset_and_flags &= ~<word>LIVE

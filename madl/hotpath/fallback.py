@@ -337,7 +337,7 @@ class Bins:
         capacity = -(-nbytes // BLOCK_GRANULARITY) * BLOCK_GRANULARITY
         ident = threading.get_ident()
         if nbytes == 0:
-            return self.block_at(None, 0, 0, is_binned=False)
+            return self.reserve_block(0)
         block: Block | None = None
         if locks_held.get(ident):
             block = lane.place_dedicated(nbytes)
@@ -382,23 +382,28 @@ class Bins:
         for arena in self.bands[capacity > self.small_nbytes]:
             offset = arena.blocks.allocate(capacity)
             if offset >= 0:
-                return self.block_at(arena, offset, capacity, is_binned=True)
+                return self.place_reserved(self.reserve_block(capacity), arena, offset)
         return None
 
-    def block_at(
-        self, arena: HotArena | None, offset: int, capacity: int, *, is_binned: bool
-    ) -> Block:
-        shared, ident = self.shared, threading.get_ident()
-        block = Block(arena, offset, capacity)
-        block.is_binned = is_binned and self._has_bins
-        block.is_wiped = self._wipes_freed and arena is not None
+    def reserve_block(self, capacity: int) -> Block:
+        block, ident = Block(None, 0, capacity), threading.get_ident()
         with counting:
-            shared.placed_count += 1
-            block.taken = ident, shared.placed_count
-            if arena is not None:
-                shared.binned_nbytes += capacity
-                self._placed.add(block)
-        return block
+            self.shared.placed_count += 1
+            block.taken = ident, self.shared.placed_count
+            return block
+
+    def place_reserved(
+        self, block: Block, arena: HotArena, offset: int, *, is_binned: bool = True
+    ) -> Block:
+        block.arena, block.offset = arena, offset
+        block.is_binned = is_binned and self._has_bins
+        block.is_wiped = self._wipes_freed
+        with counting:
+            self.shared.binned_nbytes += block.capacity
+            self._placed.add(block)
+            return block
+
+    def drop_reserved(self, _: Block) -> None: ...
 
     def place_of(self, block: Block) -> tuple[HotArena, int, int] | None:
         return (block.arena, block.offset, block.capacity) if block.arena else None

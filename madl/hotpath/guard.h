@@ -1,25 +1,35 @@
-/* A lock around a few dozen instructions that never block, call Python or the system.
+/* A lock around instructions that never wait, raise, or call Python or the system.
  *
- * The holder cannot wait for anything, so waiting means spinning; after a while the
- * processor is yielded, in case the holder was preempted. */
+ * So waiting means spinning, then yielding the processor, in case the holder was
+ * preempted, and then sleeping: a yield never lets a thread of lower priority run, and a
+ * holder that has one would starve. */
 #ifndef MADL_GUARD_H
 #define MADL_GUARD_H
 
 #if defined(_WIN32)
 #define MADL_CANNOT_FORK
+#include <windows.h>
+static inline void madl_yield(void) { SwitchToThread(); }
+static inline void madl_sleep(void) { Sleep(1); }
 #else
 #include <pthread.h>
+#include <sched.h>
+#include <time.h>
+static inline void madl_yield(void) { sched_yield(); }
+static inline void madl_sleep(void) {
+    struct timespec a_moment = {0, 50000};
+    nanosleep(&a_moment, NULL);
+}
 #endif
+
+enum { MADL_SPINS = 200, MADL_YIELDS = 20 };
 
 #if defined(_MSC_VER)
 #include <intrin.h>
-#include <windows.h>
 typedef volatile long madl_guard;
 static inline int madl_try(madl_guard *guard) { return !_InterlockedExchange(guard, 1); }
 static inline void madl_leave(madl_guard *guard) { _InterlockedExchange(guard, 0); }
-static inline void madl_yield(void) { SwitchToThread(); }
 #else
-#include <sched.h>
 typedef volatile int madl_guard;
 static inline int madl_try(madl_guard *guard) {
     return !__atomic_exchange_n(guard, 1, __ATOMIC_ACQUIRE);
@@ -27,14 +37,21 @@ static inline int madl_try(madl_guard *guard) {
 static inline void madl_leave(madl_guard *guard) {
     __atomic_store_n(guard, 0, __ATOMIC_RELEASE);
 }
-static inline void madl_yield(void) { sched_yield(); }
 #endif
 
+/* Wait a moment, longer the more often one has waited. */
+static inline void madl_wait(int *turns) {
+    if (++*turns <= MADL_YIELDS)
+        madl_yield();
+    else
+        madl_sleep();
+}
+
 static inline void madl_enter(madl_guard *guard) {
-    int spins = 0;
+    int spins = 0, turns = 0;
     while (!madl_try(guard)) {
         do {
-            if (++spins > 200) { madl_yield(); spins = 0; }
+            if (++spins > MADL_SPINS) { madl_wait(&turns); spins = 0; }
         } while (*guard);
     }
 }

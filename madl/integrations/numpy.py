@@ -35,7 +35,9 @@ class Route:
 
         As the ``initializer`` of a ``ThreadPoolExecutor`` it reaches its threads.
         """
-        _replaced.set((*_replaced.get(), (self, _native().set_handler(self._handler))))
+        native = _native()
+        native.raise_kept()
+        _replaced.set((*_replaced.get(), (self, native.set_handler(self._handler))))
 
     def uninstall(self) -> None:
         """Let NumPy allocate as it did before ``install``.
@@ -50,8 +52,10 @@ class Route:
                 f"{self} is not the last route of this thread or task, which is {last};"
                 " call uninstall() where install() was called, the last one first"
             )
-        _native().set_handler(routes[-1][1])
+        native = _native()
+        native.set_handler(routes[-1][1])
         _replaced.set(routes[:-1])
+        native.raise_kept()  # last: the route is uninstalled whatever it raises
 
     def __enter__(self) -> Pool:
         self.install()

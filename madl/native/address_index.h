@@ -14,6 +14,7 @@ typedef struct Block {
     struct Block *before, *after; /* what lies beside it */
     struct Lane *lane;            /* whose stream may use it without waiting */
     struct Use *uses;             /* other streams that use it */
+    int is_used_anywhere;         /* by one more, which there was no memory to note */
     int is_live, is_parked;       /* neither: it is in the index of its lane */
     struct Block *next_parked;
     struct Block *left, *right; /* in an index */

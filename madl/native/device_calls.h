@@ -41,7 +41,7 @@ MADL_EXPORT void madl_device_free(void *pointer, Py_ssize_t nbytes, int device,
         block->is_live = 0;
         pool->stats.free_count++;
         pool->stats.live_nbytes -= block->nbytes;
-        if (block->uses) {
+        if (block->uses || block->is_used_anywhere) {
             block->is_parked = 1;
             block->next_parked = pool->parked;
             pool->parked = block;
@@ -58,7 +58,12 @@ static void note_use(Block *block, Stream stream) {
     Use *use = block->uses;
     if (!stream) stream = (Stream)1;
     while (use && use->stream != stream) use = use->next;
-    if (use || stream == block->lane->stream || !(use = calloc(1, sizeof *use))) return;
+    if (use || stream == block->lane->stream) return;
+    use = calloc(1, sizeof *use);
+    if (!use) {
+        block->is_used_anywhere = 1;
+        return;
+    }
     use->stream = stream;
     use->next = block->uses;
     block->uses = use;

@@ -94,6 +94,18 @@ static int follow_stream(DevicePool *pool, Stream stream, Stream other) {
         && !failed(pool, calls->wait(stream, pool->setup.event, 0));
 }
 
+/* Whether all that is queued on the device is done. It waits; not in a capture of a
+ * graph, which that would end. */
+static int wait_for_device(DevicePool *pool) {
+    const DriverCalls *calls = &pool->setup.calls;
+    const Lane *lane;
+    for (lane = pool->lanes; lane; lane = lane->next) {
+        int state = 0;
+        if (failed(pool, calls->is_capturing(lane->stream, &state)) || state) return 0;
+    }
+    return !failed(pool, calls->synchronize());
+}
+
 /* Order parked blocks behind their uses, so that their lanes have them again. */
 static int settle_parked(DevicePool *pool) {
     Block **link = &pool->parked;
@@ -101,13 +113,15 @@ static int settle_parked(DevicePool *pool) {
     if (!*link || !enter_device(pool, &mode)) return 0;
     while (*link) {
         Block *block = *link;
+        if (block->is_used_anywhere && wait_for_device(pool))
+            block->is_used_anywhere = 0;
         while (block->uses
                && follow_stream(pool, block->lane->stream, block->uses->stream)) {
             Use *use = block->uses;
             block->uses = use->next;
             free(use);
         }
-        if (block->uses) {
+        if (block->uses || block->is_used_anywhere) {
             link = &block->next_parked;
             continue;
         }
@@ -120,6 +134,19 @@ static int settle_parked(DevicePool *pool) {
     return settled;
 }
 
+/* Give a lane what another one has free; how many blocks that were. */
+static int move_free(DevicePool *pool, Lane *from, Lane *to) {
+    int moved = 0;
+    while (from->free) {
+        Block *block = from->free;
+        remove_block(&from->free, block);
+        block->lane = to;
+        put_block(pool, block);
+        moved++;
+    }
+    return moved;
+}
+
 /* Take over what other lanes have free, behind what their streams have queued. */
 static int take_over(DevicePool *pool, Lane *lane) {
     Lane *other;
@@ -129,13 +156,7 @@ static int take_over(DevicePool *pool, Lane *lane) {
         if (other == lane || !other->free
             || !follow_stream(pool, lane->stream, other->stream))
             continue;
-        while (other->free) {
-            Block *block = other->free;
-            remove_block(&other->free, block);
-            block->lane = lane;
-            put_block(pool, block);
-            taken++;
-        }
+        taken += move_free(pool, other, lane);
     }
     leave_device(pool, &mode);
     return taken;
@@ -177,11 +198,16 @@ static int release_last_segment(DevicePool *pool) {
 static uint64_t trim_pool(DevicePool *pool) {
     const DriverCalls *calls = &pool->setup.calls;
     uint64_t before = pool->stats.committed_nbytes;
+    Lane *lane;
     int mode;
     settle_parked(pool);
     if (!enter_device(pool, &mode)) return 0;
-    if (!failed(pool, calls->synchronize()))
+    if (!failed(pool, calls->synchronize())) {
+        /* All streams are done with it, so neighbours of several lanes can be joined. */
+        for (lane = pool->lanes; lane; lane = lane->next)
+            if (lane != pool->lanes) move_free(pool, lane, pool->lanes);
         while (is_free(pool->last) && release_last_segment(pool)) {}
+    }
     leave_device(pool, &mode);
     return before - pool->stats.committed_nbytes;
 }

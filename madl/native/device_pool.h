@@ -162,13 +162,15 @@ static void put_block(DevicePool *pool, Block *block) {
     insert_block(&lane->free, block);
 }
 
-/* The first block of a lane that fits, cut to size, or NULL. */
+/* The first block of a lane that fits, cut to size, or NULL. Also where there is no
+ * memory for the record of the rest: the whole may be all that the device has. */
 static Block *take_block(DevicePool *pool, Lane *lane, uint64_t nbytes) {
-    Block *block = first_fit(lane->free, nbytes), *rest;
+    Block *block = first_fit(lane->free, nbytes), *rest = NULL;
     if (!block) return NULL;
+    if (block->nbytes > nbytes && !(rest = new_block(pool, block, block->after, lane)))
+        return NULL;
     remove_block(&lane->free, block);
-    if (block->nbytes > nbytes
-        && (rest = new_block(pool, block, block->after, lane))) {
+    if (rest) {
         rest->offset = block->offset + nbytes;
         rest->nbytes = block->nbytes - nbytes;
         block->nbytes = nbytes;

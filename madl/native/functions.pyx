@@ -6,19 +6,19 @@ lock: a bin serves most calls under the pool's guard. A miss takes the interpret
 lock for a moment, so no caller may hold a lock that a Python thread could wait for.
 """
 
-import threading
+from sys import exc_info
+from time import monotonic
+from types import NoneType
 
-cimport cython
-from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc as c_calloc
 from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 
 from madl.core.skiplist cimport word
-from madl.hotpath._compiled cimport HotArena, HotPool, wipe
+from madl.hotpath._compiled cimport HotArena, HotPool, keep_error, raise_soon, wipe
 from madl.hotpath.bins cimport (
     NOTHING,
     TELL,
@@ -42,7 +42,11 @@ cdef extern from "Python.h":
     int Py_IsInitialized() noexcept nogil
     void PyErr_Fetch(PyObject** kind, PyObject** error, PyObject** traceback)
     void PyErr_Restore(PyObject* kind, PyObject* error, PyObject* traceback)
-    int Py_AddPendingCall(int (*function)(void*) except -1, void* argument) noexcept
+
+cdef enum:
+    # How often a miss that is interrupted starts again, and for how long.
+    MOST_TURNS = 100
+    MOST_SECONDS = 1
 
 cdef size_t LARGEST_REQUEST = <size_t>-1 >> 2
 
@@ -50,20 +54,35 @@ cdef inline size_t _slot(uintptr_t address) noexcept nogil:
     return <size_t>((<uint64_t>(address >> 9) * <uint64_t>0x9E3779B97F4A7C15ULL) >> 32)
 
 
-cdef bint _remember(Context* context, uintptr_t address, Block* block) noexcept nogil:
-    """Note the block at an address; False when there is no memory for the note."""
-    if 2 * context.used >= context.count and not _rebuild(context):
-        return False
+cdef bint _reserve(Context* context) noexcept nogil:
+    """Have an entry for one more address; whether there was memory for it.
+
+    The guard is held, as after it, but not while memory is asked for.
+    """
+    while 2 * context.used >= context.count:
+        if not _rebuild(context):
+            return False
+    return True
+
+
+cdef uintptr_t _hand_out(Context* context, Block* block, size_t nbytes) noexcept nogil:
+    """Count a block as live and note its address, for which there is an entry."""
+    cdef uintptr_t address = _address(block)
     _insert(context, address, block)
     if address < context.lowest:
         context.lowest = address
     if address > context.highest:
         context.highest = address
-    return True
+    count_live(context.bins, block, <word>nbytes)
+    return address
 
 
 cdef bint _rebuild(Context* context) noexcept nogil:
-    """Forget the removed entries; double the table if that is not enough."""
+    """Forget the removed entries; double the table if that is not enough.
+
+    Returns:
+        Whether there was memory for it; or another thread was faster.
+    """
     cdef Entry* old = context.entries
     cdef size_t old_count = context.count
     cdef size_t count = old_count
@@ -74,9 +93,14 @@ cdef bint _rebuild(Context* context) noexcept nogil:
         kept += old[i].address > 1
     while 4 * kept >= count:
         count *= 2
+    leave(context.bins)
     entries = <Entry*>c_calloc(count, sizeof(Entry))
+    enter(context.bins)
     if entries is NULL:
         return False
+    if old is not context.entries:
+        c_free(entries)
+        return True
     context.entries = entries
     context.count = count
     context.used = 0
@@ -115,35 +139,36 @@ cdef inline uintptr_t _address(Block* block) noexcept nogil:
     )
 
 
-cdef int _raise(void* kept) except -1 with gil:
-    error = <object>kept
-    Py_DECREF(error)
-    raise error
-
-
-cdef void _raise_later(error):
-    """Raise an error in the main thread, to which those of signal handlers belong."""
-    if threading.current_thread() is threading.main_thread():
-        Py_INCREF(error)
-        if Py_AddPendingCall(_raise, <void*>error):
-            Py_DECREF(error)
-
-
-cdef Block* _miss_whatever_comes(HotPool pool, size_t nbytes) except? NULL:
+cdef Block* _miss_in_python(HotPool pool, size_t nbytes) noexcept:
     """Miss; what interrupts that, such as a signal handler's exception, comes later.
 
-    The caller could only call it a lack of memory.
+    The caller could only call it a lack of memory. Once there is a block, nothing of
+    Python is called, so nothing can interrupt before the block has an owner.
     """
-    try:
-        return pool.bins.miss(nbytes, pool.lane)
-    except (MadlError, MemoryError, ValueError, Warning):  # the pool's own answers
-        raise
-    except BaseException as error:
-        interruption = error
-    try:
-        return pool.bins.miss(nbytes, pool.lane)
-    finally:
-        _raise_later(interruption)  # last: the next step of Python is late enough
+    cdef int turn
+    handled = exc_info()[1]  # by the caller: it becomes the context of what is raised
+    deadline = None
+    for turn in range(MOST_TURNS):
+        try:
+            return pool.bins.miss(nbytes, pool.lane)
+        except (MadlError, MemoryError) as refusal:
+            # A reclaimer's error, if the pool did not refuse by itself.
+            cause = refusal.__context__
+            if not isinstance(cause, (MadlError, MemoryError, NoneType)):
+                if cause is not handled:
+                    keep_error(cause)
+            return NULL
+        except BaseException as error:
+            if isinstance(error, ValueError) and pool.table.returns_every_free:
+                return NULL  # it is closed
+            keep_error(error)
+        # A second Ctrl-C ends a reclaimer that does not return, but a storm of signals
+        # is no lack of memory.
+        if deadline is None:
+            deadline = monotonic() + MOST_SECONDS
+        elif monotonic() > deadline:
+            return NULL
+    return NULL
 
 
 cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
@@ -157,10 +182,8 @@ cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
     with gil:
         # The caller's exception, if one is in flight, must come out as it went in.
         PyErr_Fetch(&kind, &error, &traceback)
-        try:
-            block = _miss_whatever_comes(<HotPool>context.pool, nbytes)
-        except BaseException:
-            PyErr_Clear()
+        block = _miss_in_python(<HotPool>context.pool, nbytes)
+        raise_soon()
         PyErr_Restore(kind, error, traceback)
     return block
 
@@ -168,39 +191,35 @@ cdef Block* _miss(Context* context, size_t nbytes) noexcept nogil:
 cdef void* native_malloc(void* opaque, size_t nbytes) noexcept nogil:
     cdef Context* context = <Context*>opaque
     cdef Block* block
-    cdef bint is_noted
-    cdef uintptr_t address
+    cdef uintptr_t address = 0
+    cdef bint is_closed = False
     if nbytes > LARGEST_REQUEST:
         return NULL
     if nbytes == 0:
         nbytes = 1  # a unique address, as C programs expect
     enter(context.bins)
-    block = pop(context.bins, round_up(<word>nbytes))
-    if block is NULL:
+    if not _reserve(context):  # first: what is taken has an entry
         leave(context.bins)
-        block = _miss(context, nbytes)
-        if block is NULL:
-            return NULL
-        enter(context.bins)
-    count_live(context.bins, block, <word>nbytes)
-    address = _address(block)
-    is_noted = _remember(context, address, block)
+        return NULL
+    block = pop(context.bins, round_up(<word>nbytes))
+    if block is not NULL:
+        address = _hand_out(context, block, nbytes)
     leave(context.bins)
-    if not is_noted:
-        _put_back(context, block)
-    return <void*>address if is_noted else NULL
-
-
-cdef void _put_back(Context* context, Block* block) noexcept nogil:
-    """Do what a free does, without the guard."""
-    cdef int left
+    if block is not NULL:
+        return <void*>address
+    block = _miss(context, nbytes)
+    if block is NULL:
+        return NULL
     enter(context.bins)
-    left = put_back(context.bins, block)
+    if _reserve(context):  # again: other threads may have used it up
+        address = _hand_out(context, block, nbytes)
+    else:
+        (<HotPool>context.pool).bins.take_back_later(block)
+        is_closed = context.bins.returns_every_free
     leave(context.bins)
-    if left == WIPE:
-        left = wipe(context.bins, block)
-    if left == TELL and Py_IsInitialized():
+    if is_closed and Py_IsInitialized():
         _tell_closed_pool(context)
+    return <void*>address
 
 
 cdef void* native_calloc(void* opaque, size_t count, size_t nbytes) noexcept nogil:
@@ -256,11 +275,22 @@ cdef void _tell_closed_pool(Context* context) noexcept nogil:
     cdef PyObject* traceback
     with gil:
         PyErr_Fetch(&kind, &error, &traceback)
-        try:
-            (<HotPool>context.pool).lane.freed_after_close()
-        except BaseException:
-            PyErr_Clear()
+        _give_back_freed(<HotPool>context.pool)
+        raise_soon()
         PyErr_Restore(kind, error, traceback)
+
+
+cdef void _give_back_freed(HotPool pool) noexcept:
+    """Let a closed pool give back what was freed; what interrupts that comes later."""
+    cdef int turn
+    for turn in range(MOST_TURNS):
+        try:
+            pool.lane.freed_after_close()
+            return
+        except MadlError:  # the device's; the next free tries again
+            return
+        except BaseException as error:
+            keep_error(error)
 
 
 cdef void* native_realloc(void* opaque, void* pointer, size_t nbytes) noexcept nogil:

@@ -22,6 +22,7 @@ from madl.native.functions cimport (
     native_try_free,
 )
 
+from madl.hotpath._compiled import raise_kept as raise_kept
 from madl.native.functions import native_functions
 
 cdef enum:

@@ -7,7 +7,7 @@ for a thread that does.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
@@ -207,8 +207,25 @@ class Lane:
 
     def _place_alone(self, capacity: int, alignment: int) -> Block:
         capacity = align_up(capacity, self.parts.backend.granularity)
-        arena, offset = self.parts.dedicated.place(capacity, alignment)
-        return self.bins.block_at(arena, offset, capacity, is_binned=False)
+        place = partial(self.parts.dedicated.place, capacity, alignment)
+        return self._place_reserved(capacity, lambda: (*place(), False))
+
+    def _place_reserved(
+        self, capacity: int, place: Callable[[], tuple[Arena, int, bool]]
+    ) -> Block:
+        """Place a block, whose record comes first: then no memory is needed any more.
+
+        Args:
+            capacity: Of the block.
+            place: Returns its arena, its offset, and whether a bin may take it.
+        """
+        block = self.bins.reserve_block(capacity)
+        try:
+            arena, offset, is_binned = place()
+        except BaseException:
+            self.bins.drop_reserved(block)
+            raise
+        return self.bins.place_reserved(block, arena, offset, is_binned=is_binned)
 
     def place_slowly(self, nbytes: int, capacity: int, alignment: int) -> Block:
         """Place a block for which pages have to be found, or raise.
@@ -319,24 +336,31 @@ class Lane:
         return block
 
     def _place_now(self, capacity: int, alignment: int) -> Block:
-        parts, bins, growth = self.parts, self.bins, self.growth
+        parts, bins = self.parts, self.bins
         self._refuse_if_closed()  # again: a reclaimer may have closed it
         self.take_back_all()
         if not parts.options.pooling:
             return self._place_alone(capacity, alignment)
         if parts.debug is not None and parts.debug.is_between_pages(capacity):
             aligned = max(alignment, BLOCK_GRANULARITY)
-            placed = parts.dedicated.place_at_end(capacity, aligned)
-            return bins.block_at(*placed, is_binned=False)
-        arena, offset = growth.place(capacity, alignment)
+            end = parts.dedicated.place_at_end(capacity, aligned)
+            # Its capacity is known only now. Where there is no memory for the record,
+            # recovery gives the arena back.
+            return self._place_reserved(end[2], lambda: (end[0], end[1], False))
+        block = self._place_reserved(
+            capacity, partial(self._place_in_arena, capacity, alignment)
+        )
         parts.budget.sample(parts.shared.allocation_count)
         bins.leash_nbytes = parts.budget.committed_nbytes // LEASH_DIVISOR
+        return block
+
+    def _place_in_arena(self, capacity: int, alignment: int) -> tuple[Arena, int, bool]:
+        bins, growth = self.bins, self.growth
+        arena, offset = growth.place(capacity, alignment)
         is_own = arena in bins.bands[0] or arena in bins.bands[1]
         if not is_own:
             bins.users[arena, offset] = [growth.order]
-        return bins.block_at(
-            arena, offset, capacity, is_binned=is_own and alignment == 0
-        )
+        return arena, offset, is_own and alignment == 0
 
     def _tell_news(self, block: Block) -> None:
         """Warn of soft limits; where that raises, the block goes back first."""

@@ -46,6 +46,9 @@ class Arena(HotArena):
         # alignment are those of what comes after them.
         self.front_nbytes = front_nbytes
         self.is_segment = Capability.COMMIT not in backend.capabilities
+        self.page_nbytes = nbytes if self.is_segment else page_nbytes
+        # First: where there is no memory for it, nothing has been reserved.
+        blocks = FirstFit(nbytes, self.page_nbytes, look_ahead)
         if self.is_segment:
             self.reservation: Reservation = self._claimed(
                 nbytes, partial(backend.reserve, nbytes)
@@ -67,14 +70,13 @@ class Arena(HotArena):
         self._doubtful: list[tuple[int, int]] = []
         self.is_leaving = False
         self.can_move = Capability.REMAP in backend.capabilities
-        self.page_nbytes = nbytes if self.is_segment else page_nbytes
         self.unused_from = 0
         """No block lay at or above this offset, and no memory was moved there, so what
         the system gives there is zero. Kept for ``zeroing``."""
         # Where alignment counts from; None where the device does not tell.
         self._base = None if base is None else base + front_nbytes
         super().__init__(
-            FirstFit(nbytes, self.page_nbytes, look_ahead),
+            blocks,
             None if start is None else start + front_nbytes,
             is_dedicated=is_dedicated,
         )

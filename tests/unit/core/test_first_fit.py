@@ -2,6 +2,7 @@
 
 import pytest
 
+from madl.core import IS_COMPILED, skiplist
 from madl.core.first_fit import FirstFit
 from madl.errors import CorruptedPoolError, UnknownBlockError
 
@@ -159,3 +160,41 @@ def test_check_sees_free_bytes_that_went_missing() -> None:
     with pytest.raises(CorruptedPoolError) as caught:
         arena.check()
     assert caught.value.args == ("free bytes", 400, 350)
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="tests/mallocs.py takes the memory away")
+def test_a_block_is_placed_only_with_memory_for_its_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = FirstFit(100 * PAGE, PAGE)
+    arena.pages.commit(0, 100)
+    monkeypatch.setattr(skiplist, "_words", lambda _: [])
+
+    offsets = []
+    while (found := arena.allocate(1)) >= 0:
+        offsets.append(found)
+    with pytest.raises(MemoryError, match="no memory for the index of free blocks"):
+        arena.take(offsets[-1] + 1, 1)
+    for offset in offsets[::2]:
+        arena.free(offset, 1)
+    arena.check()
+
+    assert found == -3
+    assert arena.placed_count == len(offsets) // 2
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="tests/mallocs.py takes the memory away")
+def test_without_memory_nothing_is_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = make_arena()
+    arena.allocate(30)
+    placed = [(10 * i, 1) for i in range(30)]
+
+    def words(count: int) -> list[int]:
+        return [0] * count if count < 2000 else []
+
+    monkeypatch.setattr(skiplist, "_words", words)
+    with pytest.raises(MemoryError, match="no memory for the index of free blocks"):
+        arena.rebuild(placed * 20, [])
+
+    assert arena.free_blocks() == [(30, 370)]
+    arena.check()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from madl.core import IS_COMPILED
+from madl.core import IS_COMPILED, skiplist
 from madl.core.skiplist import SkipList
 from madl.errors import CorruptedPoolError, UnknownBlockError
 
@@ -246,6 +246,58 @@ def test_check_sees_a_wrong_count() -> None:
     with pytest.raises(CorruptedPoolError) as caught:
         index.check()
     assert caught.value.args == ("free blocks counted", 3, 2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_reserved_needs_no_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, ``tests/mallocs.py`` takes the memory away."""
+    draw = random.Random(seed)
+    index = SkipList()
+    most = 700
+    assert index.reserve(most)
+    if not IS_COMPILED:
+        monkeypatch.setattr(skiplist, "_words", lambda _: [])
+    free: set[int] = set()
+
+    for _ in range(4000):
+        place = 10 * draw.randrange(most)
+        if place in free:
+            index.carve(place, 5)
+        else:
+            index.put(place, 5)
+        free ^= {place}
+    index.check()
+
+    assert index.blocks() == [(place, 5) for place in sorted(free)]
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="tests/mallocs.py takes the memory away")
+def test_without_memory_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = SkipList()
+    monkeypatch.setattr(skiplist, "_words", lambda _: [])
+
+    assert not index.reserve(1000)
+    count = 0
+    while not index.try_put(10 * count, 5):
+        count += 1
+    with pytest.raises(MemoryError, match="no memory for the index of free blocks"):
+        index.put(10 * count, 5)
+    index.put(10 * count - 5, 5)  # what joins needs no record
+    with pytest.raises(MemoryError, match="no memory for the index of free blocks"):
+        index.carve(11, 1)
+
+    assert len(index) == count
+    index.check()
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="tests/mallocs.py takes the memory away")
+def test_there_is_no_index_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skiplist, "_words", lambda _: [])
+
+    with pytest.raises(MemoryError, match="no memory for the index of free blocks"):
+        SkipList()
 
 
 def mean_visits(count: int) -> float:
