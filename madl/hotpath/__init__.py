@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         Memory,
         Root,
         Shared,
-        Uses,
         attach,
         bins_of,
         detach,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
         watch_of,
     )
     from madl.hotpath.shared import HotArena
+    from madl.hotpath.uses import Uses
 
     CompiledJournal: Any  # a type, or None where nothing is compiled
 else:
@@ -63,6 +63,7 @@ else:
         from madl.hotpath import fallback as _body
         from madl.hotpath.fallback import Block
         from madl.hotpath.shared import HotArena
+        from madl.hotpath.uses import Uses
 
     try:
         from madl.hotpath._journal import Journal as CompiledJournal

@@ -92,6 +92,7 @@ cdef enum:
 
 cdef word LARGEST_REQUEST = LARGEST_REQUEST_NBYTES
 
+cdef int wanted_watches = 0
 cdef int active_watches = 0
 
 # What all pools share: the count of watches, the pools, and what they write to.
@@ -103,8 +104,11 @@ cdef object number_tag = None
 
 def set_watch_count(int count):
     """Tell every pool how many tags and recordings are active."""
-    global active_watches
-    active_watches = count
+    global wanted_watches, active_watches
+    madl_enter(&guard)
+    wanted_watches = count
+    active_watches = wanted_watches + kept_count
+    madl_leave(&guard)
 
 
 cdef object kept_here = threading.local()
@@ -113,11 +117,11 @@ cdef int kept_count = 0  # of all threads
 
 cdef void count_kept(int by) noexcept:
     """Count an error; while there are any, no allocation is served without a look."""
-    global kept_count
+    global kept_count, active_watches
     madl_enter(&guard)
     kept_count += by
+    active_watches = wanted_watches + kept_count
     madl_leave(&guard)
-    change_watch_count(by)
 
 
 @cython.final

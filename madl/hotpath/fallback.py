@@ -28,7 +28,6 @@ from madl.hotpath.shared import (
     Watch,
     special,
 )
-from madl.hotpath.uses import Uses as Uses
 
 _MOST_BINS = 1 << 16
 _IN_FREE = 0, 0  # what a block is taken by between its end and its list
@@ -56,12 +55,11 @@ class Block:
         "watch",
     )
 
-    def __init__(self, arena: HotArena | None, offset: int, capacity: int) -> None:
-        self.arena = arena
-        self.offset = offset
+    def __init__(self, capacity: int) -> None:
+        self.arena: HotArena | None = None
         self.capacity = capacity
+        self.offset = self.nbytes = 0
         self.is_binned = self.is_live = self.is_wiped = False
-        self.nbytes = 0
         self.taken: tuple[int, int] | None = None
         self.watch: Watch | None = None
 
@@ -313,9 +311,8 @@ class Bins:
         self.bands: tuple[list[HotArena], list[HotArena]] = ([], [])
         self.small_nbytes = sys.maxsize
         self.most_nbytes = LARGEST_REQUEST_NBYTES
-        self.leash_nbytes = 0
         self.users: dict[tuple[HotArena, int], list[Any]] = {}
-        self.stream_number = self.miss_count = 0
+        self.stream_number = self.leash_nbytes = self.miss_count = 0
         self.freed: deque[Block] = deque()  # since the last allocation, for their bins
         self.returned: deque[Block] = deque()  # freed, and for no bin
         self.returns_every_free = False
@@ -386,7 +383,7 @@ class Bins:
         return None
 
     def reserve_block(self, capacity: int) -> Block:
-        block, ident = Block(None, 0, capacity), threading.get_ident()
+        block, ident = Block(capacity), threading.get_ident()
         with counting:
             self.shared.placed_count += 1
             block.taken = ident, self.shared.placed_count
@@ -542,8 +539,7 @@ class HotPool(Allocating):
         head: "HotPool | None" = None,
     ) -> None:
         del lanes_seen  # only the compiled body looks lanes up by itself
-        self._lane = lane
-        self._head = head
+        self._lane, self._head = lane, head
 
     def allocate(
         self,

@@ -21,7 +21,7 @@ MIB = 1 << 20
 FLAT = {"__init__", "__main__", "sizes", "stacks"}
 """The modules that lie beside the packages."""
 SHORT_LINES, MOST_SHORT = 60, 30
-MOST_LINES_OF_FALLBACK = 604
+MOST_LINES_OF_FALLBACK = 600
 MOST_PRIVATE_NAMES = 25
 MOST_CLASSES = 3
 
