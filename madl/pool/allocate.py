@@ -208,18 +208,18 @@ class Lane:
     def _place_alone(self, capacity: int, alignment: int) -> Block:
         capacity = align_up(capacity, self.parts.backend.granularity)
         place = partial(self.parts.dedicated.place, capacity, alignment)
-        return self._place_reserved(capacity, lambda: (*place(), False))
+        block = self.bins.reserve_block(capacity)
+        return self._place_reserved(block, lambda: (*place(), False))
 
     def _place_reserved(
-        self, capacity: int, place: Callable[[], tuple[Arena, int, bool]]
+        self, block: Block, place: Callable[[], tuple[Arena, int, bool]]
     ) -> Block:
         """Place a block, whose record comes first: then no memory is needed any more.
 
         Args:
-            capacity: Of the block.
+            block: Its record.
             place: Returns its arena, its offset, and whether a bin may take it.
         """
-        block = self.bins.reserve_block(capacity)
         try:
             arena, offset, is_binned = place()
         except BaseException:
@@ -346,10 +346,11 @@ class Lane:
             end = parts.dedicated.place_at_end(capacity, aligned)
             # Its capacity is known only now. Where there is no memory for the record,
             # recovery gives the arena back.
-            return self._place_reserved(end[2], lambda: (end[0], end[1], False))
-        block = self._place_reserved(
-            capacity, partial(self._place_in_arena, capacity, alignment)
-        )
+            block = bins.reserve_block(end[2])
+            return self._place_reserved(block, lambda: (end[0], end[1], False))
+        block = bins.reserve_block(capacity)
+        place = partial(self._place_in_arena, capacity, alignment)
+        block = self._place_reserved(block, place)
         parts.budget.sample(parts.shared.allocation_count)
         bins.leash_nbytes = parts.budget.committed_nbytes // LEASH_DIVISOR
         return block

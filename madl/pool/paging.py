@@ -55,10 +55,10 @@ def back(
     missing = pages.missing(offset, nbytes)
     if missing == 0:
         return 0
+    runs = pages.missing_runs(offset, nbytes)
     donors = _donors(family)
     recycled = min(missing, _idle_elsewhere(arena, offset, nbytes, donors))
     new = missing - recycled
-    runs = pages.missing_runs(offset, nbytes)
     room_nbytes = arena.budget.room_nbytes if new else None
     if room_nbytes is not None and new * arena.page_nbytes > room_nbytes:
         raise arena.budget.refusal(arena.backend.device, nbytes)
@@ -90,7 +90,7 @@ def _idle_elsewhere(
 ) -> int:
     """Return how many pages of the donors are idle, without those under a range."""
     idle = sum(donor.blocks.pages.idle for donor in donors)
-    if arena in donors:
+    if idle and arena in donors:
         idle -= arena.blocks.pages.idle_under(offset, nbytes)
     return idle
 
