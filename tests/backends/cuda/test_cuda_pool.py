@@ -325,6 +325,16 @@ def test_trim_gives_back_what_is_free_at_the_end(pool: CudaPool, c: Functions) -
     assert pool.trim() == 4 * MIB
 
 
+def test_trim_gives_back_what_streams_have_shared(pool: CudaPool, c: Functions) -> None:
+    one, other = make_stream(), make_stream()
+    c.free(c.malloc(LIMIT, one))
+    parts = [c.malloc(512, other), c.malloc(512, one)]
+    for part in parts:
+        c.free(part)
+
+    assert pool.trim() == LIMIT
+
+
 def test_a_seeded_walk_keeps_every_invariant(pool: CudaPool, c: Functions) -> None:
     streams = [0, 1, *(make_stream() for _ in range(3))]
     draw = random.Random(7)
