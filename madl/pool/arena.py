@@ -47,8 +47,6 @@ class Arena(HotArena):
         self.front_nbytes = front_nbytes
         self.is_segment = Capability.COMMIT not in backend.capabilities
         self.page_nbytes = nbytes if self.is_segment else page_nbytes
-        # First: where there is no memory for it, nothing has been reserved.
-        blocks = FirstFit(nbytes, self.page_nbytes, look_ahead)
         if self.is_segment:
             self.reservation: Reservation = self._claimed(
                 nbytes, partial(backend.reserve, nbytes)
@@ -57,15 +55,20 @@ class Arena(HotArena):
             self.reservation = backend.reserve(nbytes)
         start = self.reservation.address
         base = self.reservation.base if start is None else start
-        if (base or 0) % BLOCK_GRANULARITY:
+        try:
+            if (base or 0) % BLOCK_GRANULARITY:
+                raise MissingCapabilityError(
+                    backend.device,
+                    f"reservations aligned to {BLOCK_GRANULARITY} bytes",
+                    "a backend that aligns them itself",
+                )
+            # After the device has granted so much: its index takes memory as well.
+            blocks = FirstFit(nbytes, self.page_nbytes, look_ahead)
+        except (MemoryError, MissingCapabilityError):
             backend.release(self.reservation)
             if self.is_segment:
                 budget.give_back(nbytes)
-            raise MissingCapabilityError(
-                backend.device,
-                f"reservations aligned to {BLOCK_GRANULARITY} bytes",
-                "a backend that aligns them itself",
-            )
+            raise
         # Runs of pages in whose change a call was interrupted: their state is unknown.
         self._doubtful: list[tuple[int, int]] = []
         self.is_leaving = False
