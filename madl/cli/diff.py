@@ -9,10 +9,19 @@ from rich.table import Table
 from madl.cli.output import cell, print_json, print_notes
 from madl.cli.pages import Command
 from madl.cli.parameters import json_option
-from madl.diagnostics.diff import Change, contents_of_snapshot, contents_of_trace
+from madl.diagnostics.diff import (
+    Change,
+    Contents,
+    contents_of_history,
+    contents_of_snapshot,
+    contents_of_trace,
+)
 from madl.diagnostics.diff import diff as compare
-from madl.diagnostics.traces.reader import open_trace_or_snapshot
+from madl.diagnostics.histories import device_of, open_file, refuse_device
+from madl.diagnostics.torch.past import torch_past
+from madl.diagnostics.torch.snapshot import TorchSnapshot
 from madl.diagnostics.traces.trace import Trace
+from madl.pool.stats import PoolSnapshot
 from madl.sizes import format_nbytes
 
 
@@ -21,6 +30,7 @@ from madl.sizes import format_nbytes
     examples=[
         "madl diff monday.trace.gz today.trace.gz",
         "madl diff before.json after.json --top 3",
+        "madl diff step10.pickle step500.pickle",
     ],
 )
 @click.argument("before", type=click.Path())
@@ -32,26 +42,23 @@ from madl.sizes import format_nbytes
     show_default=True,
     help="How many tags, and sizes, to list in the tables.",
 )
+@click.option("--device", type=int, help="Which GPU of PyTorch snapshots.")
 @json_option
-def diff(before: str, after: str, top: int, as_json: bool) -> None:
+def diff(before: str, after: str, top: int, device: int | None, as_json: bool) -> None:
     """Show what grew from the trace or snapshot BEFORE to AFTER.
 
-    Of a trace, what is live at its peak is compared; of a snapshot, what is live.
-    Sizes are classes: the least power of two that has room for a block.
+    Of a trace, what is live at its peak is compared; of a snapshot, of a pool or of
+    PyTorch, what is live. Sizes are classes: the least power of two that has room for a
+    block.
     """
-    opened = {path: open_trace_or_snapshot(path) for path in (before, after)}
-    notes = [
-        f"{path}: {note}"
-        for path, one in opened.items()
-        if isinstance(one, Trace)
-        for note in one.notes
-    ]
-    contents = [
-        contents_of_trace(one) if isinstance(one, Trace) else contents_of_snapshot(one)
-        for one in (opened[before], opened[after])
-    ]
+    earlier, later = open_file(before), open_file(after)
+    if isinstance(later, TorchSnapshot):
+        device = device_of(later, device)  # and of BEFORE the same
+    opened = {before: earlier, after: later}
+    read = {path: _read(one, path, device) for path, one in opened.items()}
+    notes = [f"{path}: {note}" for path, (_, said) in read.items() for note in said]
     try:
-        found = compare(*contents)
+        found = compare(read[before][0], read[after][0])
     except ValueError as error:  # one is a trace, the other a snapshot
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -66,6 +73,19 @@ def diff(before: str, after: str, top: int, as_json: bool) -> None:
     console.print(_table("by tag", found.tags, top))
     console.print(_table("by size", found.sizes, top))
     print_notes(notes)
+
+
+def _read(
+    one: Trace | PoolSnapshot | TorchSnapshot, path: str, device: int | None
+) -> tuple[Contents, tuple[str, ...]]:
+    """Return what a file holds, and notes on it."""
+    if isinstance(one, TorchSnapshot):
+        history = torch_past(one, device_of(one, device)).history
+        return contents_of_history(history), history.notes
+    refuse_device(one, path, device)
+    if isinstance(one, PoolSnapshot):
+        return contents_of_snapshot(one), ()
+    return contents_of_trace(one), one.notes
 
 
 def _table(title: str, changes: Sequence[Change], most: int) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from madl.diagnostics.history import History
 from madl.diagnostics.traces.trace import Trace
 from madl.errors.report import NO_TAG
 from madl.pool.stats import PoolSnapshot
@@ -108,6 +109,21 @@ def contents_of_snapshot(snapshot: PoolSnapshot) -> Contents:
         "live_blocks": len(live),
     }
     return _contents("snapshot", totals, iter(live))
+
+
+def contents_of_history(history: History) -> Contents:
+    """Return what is live at the end of a history, which a snapshot shows."""
+    end = history.last_moment
+    rows = history.live_at(end)
+    sizes, holders = history.blocks.nbytes[rows], history.blocks.holder[rows]
+    totals = {
+        "live_nbytes": int(history.live_nbytes[end]),
+        "committed_nbytes": int(history.committed_nbytes[end]),
+        "cached_nbytes": history.free_at(end).nbytes,
+        "live_blocks": len(sizes),
+    }
+    names = (history.holders[number] for number in holders)
+    return _contents("snapshot", totals, zip(sizes.tolist(), names, strict=True))
 
 
 def diff(before: Contents, after: Contents) -> Diff:

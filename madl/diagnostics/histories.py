@@ -13,11 +13,22 @@ from madl.diagnostics.torch.snapshot import (
     read_torch_snapshot,
 )
 from madl.diagnostics.traces.lines import TraceSource, path_of
-from madl.diagnostics.traces.reader import open_trace, open_trace_or_snapshot
+from madl.diagnostics.traces.reader import open_trace_or_snapshot
 from madl.diagnostics.traces.trace import Trace
 from madl.errors import FileFormatError
 from madl.pool.stats import PoolSnapshot
 from madl.sizes import parse_nbytes
+
+
+def open_file(source: TraceSource) -> Trace | PoolSnapshot | TorchSnapshot:
+    """Return what is in a file: its content tells which it is.
+
+    Raises:
+        FileFormatError: It cannot be opened, is of another kind, or is broken.
+    """
+    if is_pickle(source):
+        return read_torch_snapshot(source)
+    return open_trace_or_snapshot(source)
 
 
 def open_history(
@@ -46,33 +57,27 @@ def open_history(
         FileFormatError: It cannot be opened, is of another kind, or is broken.
         OutOfMemoryError: The trace needs more than the limit.
     """
-    if is_pickle(source):
-        snapshot = read_torch_snapshot(source)
-        return _with_limit(past_of(snapshot, device).history, limit)
-    found, path = open_trace_or_snapshot(source), path_of(source)
+    found, path = open_file(source), path_of(source)
+    if isinstance(found, TorchSnapshot):
+        return _with_limit(past_of(found, device).history, limit)
+    refuse_device(found, path, device)
     if isinstance(found, PoolSnapshot):
-        _refuse_device(path, device, "a snapshot of one pool")
         return _with_limit(history_of_snapshot(found, path), limit)
-    _refuse_device(path, device, "a trace, which is of no GPU")
     return history_of_trace(
         found, limit=limit, on_progress=lambda events: on_progress(events, len(found))
     )
 
 
-def trace_of(source: TraceSource, device: int | None) -> Trace:
-    """Return the trace in a file; it is of no GPU, so none can be chosen.
+def refuse_device(found: Trace | PoolSnapshot, path: str, device: int | None) -> None:
+    """Refuse to choose a GPU in a file that is of none.
 
     Raises:
-        FileFormatError: A device is named; or it is not a trace.
+        FileFormatError: A device is named.
     """
-    trace = open_trace(source)
-    _refuse_device(path_of(source), device, "a trace, which is of no GPU")
-    return trace
-
-
-def _refuse_device(path: str, device: int | None, what: str) -> None:
     if device is not None:
-        reason = f"this is {what}. Try: leave the device out"
+        is_trace = isinstance(found, Trace)
+        what = "trace, which is of no GPU" if is_trace else "snapshot of one pool"
+        reason = f"this is a {what}. Try: leave the device out"
         raise FileFormatError(path, 0, reason)
 
 
@@ -83,7 +88,12 @@ def _with_limit(history: History, limit: int | str | None) -> History:
 
 
 def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
-    """Return the past of a device.
+    """Return the past of a device, as ``device_of`` chooses it."""
+    return torch_past(snapshot, device_of(snapshot, device))
+
+
+def device_of(snapshot: TorchSnapshot, device: int | None) -> int:
+    """Return the device that is meant.
 
     Without one, of those that ran out of memory, if any did, the one with the most
     events.
@@ -97,8 +107,8 @@ def past_of(snapshot: TorchSnapshot, device: int | None = None) -> TorchPast:
         others = f"; it has {', '.join(map(str, known))}" if known else ""
         reason = f"the snapshot says nothing of {which}{others}"
         raise FileFormatError(snapshot.path, 0, reason)
-    if device is None:
-        device = max(
-            known, key=lambda one: (snapshot.ran_out(one), len(snapshot.events_of(one)))
-        )
-    return torch_past(snapshot, device)
+    if device is not None:
+        return device
+    return max(
+        known, key=lambda one: (snapshot.ran_out(one), len(snapshot.events_of(one)))
+    )

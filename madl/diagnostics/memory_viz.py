@@ -12,6 +12,12 @@ from typing import Any, NamedTuple
 
 from madl.backends.sim import ADDRESSES_NBYTES, SimBackend
 from madl.diagnostics.replay import addressable, placing
+from madl.diagnostics.torch.snapshot import (
+    TorchBlock,
+    TorchEvent,
+    TorchSegment,
+    TorchSnapshot,
+)
 from madl.diagnostics.traces.trace import Allocate, Free, Trace
 from madl.diagnostics.traces.writer import write_whole
 from madl.hotpath import Memory, place_of
@@ -59,6 +65,47 @@ def export_snapshot(snapshot: PoolSnapshot, path: str | os.PathLike[str]) -> Non
         if one.state == "live"
     ]
     _write(snapshot, events, path)
+
+
+def export_torch_snapshot(
+    snapshot: TorchSnapshot, path: str | os.PathLike[str]
+) -> None:
+    """Write what any version of PyTorch wrote for its viewer, as the latest one does.
+
+    A stack becomes one frame: the line of the program. An existing file is replaced.
+
+    Raises:
+        OSError: The file cannot be written; what was there is as before.
+    """
+    segments = [
+        _segment_dict(one, [_torch_block(block) for block in one.blocks])
+        for one in snapshot.segments
+    ]
+    traces = [
+        [_torch_event(event, time) for time, event in enumerate(events)]
+        for events in snapshot.events
+    ]
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": snapshot.settings.as_text()}
+    _write_content(segments, traces, settings, path)
+
+
+def _torch_block(block: TorchBlock) -> dict[str, Any]:
+    return {
+        "address": block.address,
+        "size": block.nbytes,
+        "requested_size": block.requested_nbytes if block.is_live else 0,
+        "state": "active_allocated" if block.is_live else "inactive",
+        "frames": _frames((), block.place),
+    }
+
+
+def _torch_event(event: TorchEvent, time_us: int) -> dict[str, Any]:
+    action, address, nbytes, stream, place, left = event
+    entry = _Event(action, address, nbytes, stream, (), place).as_dict(time_us)
+    if action == "oom":
+        entry["device_free"] = left
+        del entry["addr"]
+    return entry
 
 
 def export_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -117,10 +164,19 @@ def _write(
     ]
     taken = [_Event("segment_alloc", s["address"], s["total_size"]) for s in segments]
     trace = [event.as_dict(time) for time, event in enumerate(taken + events)]
+    _write_content(segments, [trace], {"madl": snapshot.device}, path)
+
+
+def _write_content(
+    segments: list[dict[str, Any]],
+    traces: list[list[dict[str, Any]]],
+    settings: dict[str, str],
+    path: str | os.PathLike[str],
+) -> None:
     content = {
         "segments": segments,
-        "device_traces": [trace],
-        "allocator_settings": {"madl": snapshot.device},
+        "device_traces": traces,
+        "allocator_settings": settings,
         "external_annotations": [],
     }
     write_whole(path, pickle.dumps(content, protocol=_PROTOCOL))
@@ -143,16 +199,22 @@ def _segment(
         stop = min(block.offset + block.capacity_nbytes, start + nbytes)
         if first < stop:
             blocks.append(_block(base + first, stop - first, block, latest))
+    return _segment_dict(TorchSegment(0, base + start, nbytes, 0, ()), blocks)
+
+
+def _segment_dict(
+    segment: TorchSegment, blocks: list[dict[str, Any]]
+) -> dict[str, Any]:
     live = [block for block in blocks if block["state"] == "active_allocated"]
     live_nbytes = sum(block["size"] for block in live)
     return {
-        "device": 0,
-        "address": base + start,
-        "total_size": nbytes,
+        "device": segment.device,
+        "address": segment.address,
+        "total_size": segment.nbytes,
         "allocated_size": live_nbytes,
         "active_size": live_nbytes,
         "requested_size": sum(block["requested_size"] for block in live),
-        "stream": 0,
+        "stream": segment.stream,
         "segment_type": "large",
         "segment_pool_id": (0, 0),
         "is_expandable": False,

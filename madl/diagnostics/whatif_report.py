@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from madl.diagnostics.figures import Holder, largest_holders
-from madl.diagnostics.histories import past_of, trace_of
+from madl.diagnostics.histories import past_of, refuse_device
 from madl.diagnostics.history import FreeSpace, History
 from madl.diagnostics.torch.models import UNLIMITED, AllocatorSettings
 from madl.diagnostics.torch.past import TorchOutOfMemory, TorchPast
 from madl.diagnostics.torch.snapshot import is_pickle, read_torch_snapshot
-from madl.diagnostics.traces.lines import TraceSource
+from madl.diagnostics.traces.lines import TraceSource, path_of
+from madl.diagnostics.traces.reader import open_trace
 from madl.diagnostics.whatif import MADL, Outcome, outcomes, peak_reserved
 from madl.sizes import format_nbytes
 
@@ -110,9 +111,12 @@ def what_if(
     if is_pickle(source):
         snapshot = read_torch_snapshot(source)
         past, in_use = past_of(snapshot, device), snapshot.settings
+        trace = past.trace
         if capacity_nbytes is None:
             capacity_nbytes = past.history.limit_nbytes
-    trace = trace_of(source, device) if past is None else past.trace
+    else:
+        trace = open_trace(source)
+        refuse_device(trace, path_of(source), device)
     peak, results = trace.peak_live_nbytes, tuple[Outcome, ...]()
     if peak < PEAK_LIMIT_NBYTES and (past is None or past.has_events):
         results = outcomes(trace, in_use, capacity_nbytes, on_progress)

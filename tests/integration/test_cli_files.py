@@ -12,7 +12,9 @@ import pytest
 import madl
 from madl import Pool
 from madl.diagnostics import example_path, open_trace, save_snapshot
+from madl.diagnostics.torch.snapshot import read_torch_snapshot
 from tests.command_line import ENVIRONMENT, status_of
+from tests.torch_dumps import MIB, Dump
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +84,83 @@ def test_diff_of_snapshots(snapshot: str, capsys: pytest.CaptureFixture[str]) ->
     assert "nothing changed" in capsys.readouterr().out
 
 
+@pytest.fixture
+def dumps(tmp_path: Path) -> tuple[str, str]:
+    """Snapshots of PyTorch on its second GPU: early, and as it runs out of memory."""
+    early, late = Dump(device=1), Dump(device=1)
+    for dump, count in ((early, 1), (late, 3)):
+        dump.segment(0, 20 * MIB)
+        for number in range(count):
+            dump.alloc(number * 4 * MIB, 3 * MIB, "model.py:7")
+    late.fail(64 * MIB, MIB)
+    paths = str(tmp_path / "early.pickle"), str(tmp_path / "late.pickle")
+    for path, dump in zip(paths, (early, late), strict=True):
+        Path(path).write_bytes(dump.pickled())
+    return paths
+
+
+def test_diff_of_pytorch_snapshots_is_of_what_is_live(
+    dumps: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of("diff", *dumps, "--json") == 0
+
+    found = json.loads(capsys.readouterr().out)
+    (tag,) = found["tags"]
+    assert (tag["name"], tag["growth"]) == ("model.py:7 (step)", 6 * MIB)
+    assert {one["name"]: (one["before"], one["after"]) for one in found["totals"]} == {
+        "live_nbytes": (3 * MIB, 9 * MIB),
+        "committed_nbytes": (20 * MIB, 20 * MIB),
+        "cached_nbytes": (17 * MIB, 11 * MIB),
+        "live_blocks": (1, 3),
+    }
+
+
+def test_diff_is_of_one_gpu_on_both_sides(
+    dumps: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "first.pickle"
+    first = Dump()
+    first.segment(0, 20 * MIB)
+    other.write_bytes(first.pickled())
+
+    assert status_of("diff", str(other), dumps[1]) == 1
+    assert "says nothing of device 1; it has 0" in capsys.readouterr().err
+
+
+def test_a_pytorch_snapshot_is_exported_for_both_viewers(
+    dumps: tuple[str, str], tmp_path: Path
+) -> None:
+    pickled, perfetto = str(tmp_path / "new.pickle"), str(tmp_path / "new.json")
+
+    assert status_of("export", dumps[1], pickled) == 0
+    assert status_of("export", dumps[1], perfetto, "--device", "1") == 0
+
+    old, new = read_torch_snapshot(dumps[1]), read_torch_snapshot(pickled)
+    assert new == old._replace(path=pickled, name="new")
+    events = json.loads(Path(perfetto).read_bytes())["traceEvents"]
+    assert (
+        max(sum(one["args"].values()) for one in events if one["ph"] == "C") == 73 * MIB
+    )
+    assert "out of memory" in {one["name"] for one in events}
+
+
+def test_a_gpu_is_chosen_only_where_there_is_one(
+    traces: tuple[str, str],
+    snapshot: str,
+    dumps: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = str(tmp_path / "out.pickle")
+
+    assert status_of("export", dumps[0], target, "--device", "1") == 2
+    assert "a .pickle has all GPUs" in capsys.readouterr().err
+    for source in (traces[0], snapshot):
+        assert status_of("export", source, target, "--device", "0") == 1
+        assert status_of("diff", source, source, "--device", "0") == 1
+        assert "Try: leave the device out" in capsys.readouterr().err
+
+
 def test_diff_of_two_kinds_is_misuse(
     traces: tuple[str, str], snapshot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +217,9 @@ def test_a_snapshot_is_exported_for_pytorch_only(
 ) -> None:
     assert status_of("export", snapshot, str(tmp_path / "s.pickle")) == 0
     assert status_of("export", snapshot, str(tmp_path / "t.json")) == 2
-    assert "a snapshot can be written as .pickle only" in capsys.readouterr().err
+    assert (
+        "a snapshot of a pool can be written as .pickle only" in capsys.readouterr().err
+    )
 
 
 @pytest.fixture

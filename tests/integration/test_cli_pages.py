@@ -36,7 +36,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in ("snapshot", "before", "after"):
             save_snapshot(pool.snapshot(), f"{name}.json")
         del held
-    Path("run.pickle").write_bytes(fragmented().pickled())
+    for name in ("run", "step10", "step500"):
+        Path(f"{name}.pickle").write_bytes(fragmented().pickled())
     return tmp_path
 
 

@@ -49,6 +49,11 @@ class UnfinishedLine(bytes):
     """The last line of a file that does not end with one: it may have been cut off."""
 
 
+def cut_off(line: UnfinishedLine) -> str:
+    """Return the note that the last line of a log, whose process died, is left out."""
+    return f"the last row is cut off and left out: {shown(line)}"
+
+
 @contextmanager
 def opened(source: TraceSource) -> Iterator[io.BufferedReader]:
     """Open a file, unpacked if its content is gzip.

@@ -15,7 +15,7 @@ from typing import IO
 
 from madl.diagnostics.snapshot_json import is_snapshot, load_snapshot
 from madl.diagnostics.traces.builder import TraceBuilder
-from madl.diagnostics.traces.csv import CSV_FIRST_LINE, CsvReader
+from madl.diagnostics.traces.csv import CSV_FIRST_LINE, CsvReader, is_csv
 from madl.diagnostics.traces.journal import MAGIC, SUFFIX, add_journal
 from madl.diagnostics.traces.lines import (
     PICKLE_START,
@@ -43,10 +43,7 @@ _ALL_KINDS = (
     "PyTorch's pickle"
 )
 _Reader = CsvReader | RmmReader | UmpireReader
-_READERS: dict[str, type[CsvReader | RmmReader]] = {
-    CSV_FIRST_LINE: CsvReader,
-    RMM_FIRST_LINE: RmmReader,
-}
+_FIRST_LINES = (FIRST_LINE, CSV_FIRST_LINE, RMM_FIRST_LINE)
 
 
 def open_trace(source: TraceSource) -> Trace:
@@ -54,8 +51,9 @@ def open_trace(source: TraceSource) -> Trace:
 
     Args:
         source: A ``madl-trace v1``, the journal of a recording, RMM's CSV log,
-            Umpire's replay log, or a CSV of ``id,lower,upper,size`` as MiniMalloc and
-            idealloc use; gzipped or plain; a path, or the bytes themselves.
+            Umpire's replay log, or a CSV with the columns ``id,lower,upper,size`` as
+            MiniMalloc and idealloc use; gzipped or plain; a path, or the bytes
+            themselves.
 
     Raises:
         FileFormatError: It cannot be opened, is of another kind, or is broken.
@@ -119,10 +117,12 @@ def _add_any(path: str, file: IO[bytes], builder: TraceBuilder) -> None:
         _add_lines(path, chain([(1, lines)], blocks), UmpireReader(builder))
     elif first == FIRST_LINE:
         add_text(path, chain([(2, lines[1:])], blocks), builder)
-    elif first in _READERS:
-        _add_lines(path, chain([(2, lines[1:])], blocks), _READERS[first](builder))
+    elif first == RMM_FIRST_LINE:
+        _add_lines(path, chain([(2, lines[1:])], blocks), RmmReader(builder))
+    elif is_csv(lines[0]):
+        _add_lines(path, chain([(1, lines)], blocks), CsvReader(builder))
     else:
-        reason = f"{_wrong_kind(lines[0], (FIRST_LINE, *_READERS))}. Try: {_ALL_KINDS}"
+        reason = f"{_wrong_kind(lines[0], _FIRST_LINES)}. Try: {_ALL_KINDS}"
         raise FileFormatError(path, 1, reason)
 
 

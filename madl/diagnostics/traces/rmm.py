@@ -10,6 +10,7 @@ from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
 from madl.diagnostics.traces.lines import (
     RefusedError,
     UnfinishedLine,
+    cut_off,
     hexadecimal,
     shown,
     whole_number,
@@ -36,9 +37,7 @@ class RmmReader:
         fields = line.split(b",")
         if len(fields) != 6:
             if len(fields) < 6 and isinstance(line, UnfinishedLine):
-                self._builder.notes.append(
-                    f"the last row is cut off and left out: {shown(line)}"
-                )
+                self._builder.notes.append(cut_off(line))
                 return
             raise RefusedError(f"a row must be {RMM_FIRST_LINE}, got {shown(line)}")
         _, _, action, pointer, size, stream = fields

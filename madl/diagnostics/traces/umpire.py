@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from madl.diagnostics.traces.builder import LiveBlocks, TraceBuilder
-from madl.diagnostics.traces.lines import RefusedError, hexadecimal, shown
+from madl.diagnostics.traces.lines import (
+    RefusedError,
+    UnfinishedLine,
+    cut_off,
+    hexadecimal,
+    shown,
+)
 from madl.diagnostics.traces.trace import NBYTES_LIMIT
 
 _ALLOCATOR_COUNT_LIMIT = 1 << 16
@@ -35,6 +41,7 @@ class UmpireReader:
     def __init__(self, builder: TraceBuilder) -> None:
         self._blocks = LiveBlocks(builder)
         self.finish = self._blocks.finish
+        self._notes = builder.notes
         self._names: dict[int, str] = {}
 
     def add(self, line: bytes) -> None:
@@ -44,6 +51,9 @@ class UmpireReader:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
+            if isinstance(line, UnfinishedLine):
+                self._notes.append(cut_off(line))
+                return
             raise RefusedError(f"it is no JSON: {shown(line)}") from None
         if "string_args" in event or "numeric_args" in event:
             self._add_new(event)

@@ -217,6 +217,8 @@ def test_a_broken_pickle_is_refused_with_the_reason(data: bytes, reason: str) ->
         ("CONTAINER_LIMIT", [[], [], [], []], "it holds more than 3 containers"),
         ("MEMO_LIMIT", [[], [], []], "it keeps more than 3 values for later"),
         ("OPCODE_LIMIT", [1, 2, 3], "the pickle has more than 3 opcodes"),
+        ("VALUE_LIMIT", [1, 2, 3, 4], "it holds more than 3 values"),
+        ("VALUE_LIMIT", {1: 2, 3: 4}, "it holds more than 3 values"),
     ],
 )
 def test_the_size_of_all_is_bounded(
@@ -229,3 +231,81 @@ def test_the_size_of_all_is_bounded(
 
 def test_text_that_is_not_utf_8_is_kept_visible() -> None:
     assert read_plain_pickle(opcodes(b"\x8c\x02a\xff.")) == "a\\xff"
+
+
+def history(events: int, depth: int) -> list[Any]:
+    """Return events each of which has a list of its own of the same frames."""
+    frames = [{"line": number} for number in range(300)]
+    stacks = [frames[start : start + depth] for start in (0, 300 - depth)]
+    return [
+        {"time": number, "frames": list(stacks[number % 2])} for number in range(events)
+    ]
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("depth", [0, 1, 2, 60, 299])
+def test_lists_of_references_are_read_as_they_were_written(
+    protocol: int, depth: int
+) -> None:
+    value = history(50, depth)
+
+    assert read_plain_pickle(pickle.dumps(value, protocol)) == value
+
+
+def test_a_list_of_a_thousand_references_and_more_is_read_in_parts() -> None:
+    one: dict[str, int] = {}
+    value = [[one] * count for count in (999, 1000, 1001, 2001, 1001)]
+
+    assert read_plain_pickle(pickle.dumps([one, value], 4)) == [one, value]
+
+
+def test_equal_stacks_are_one_list_and_cost_no_opcodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = pickle.dumps(history(1000, 100), 4)
+    monkeypatch.setattr(plain_pickle, "OPCODE_LIMIT", 20_000)
+    monkeypatch.setattr(plain_pickle, "VALUE_LIMIT", 10_000)
+
+    read: Any = read_plain_pickle(data)
+
+    assert read[2]["frames"] is read[4]["frames"]
+    assert read[2]["frames"] is not read[3]["frames"]
+
+
+def test_a_list_that_holds_itself_is_read() -> None:
+    value: list[object] = [{}]
+    value += [value[0], value]
+
+    read: Any = read_plain_pickle(pickle.dumps([{}, value], 4))
+
+    assert read[1][2] is read[1]
+
+
+def test_a_list_of_what_was_kept_anew_is_another_list() -> None:
+    data = opcodes(
+        b"](",
+        b"X\x01\0\0\0aq\x01](h\x01e",  # a, kept as 1, and a list of it
+        b"X\x01\0\0\0bq\x01](h\x01e",  # b is 1 from here on
+        b"e.",
+    )
+
+    assert read_plain_pickle(data) == ["a", ["a"], "b", ["b"]]
+
+
+def test_a_list_that_may_be_in_two_places_is_not_added_to() -> None:
+    shared = b"X\x01\0\0\0aq\x01](h\x01eq\x02"
+
+    assert refusal(opcodes(b"](", shared, b"h\x02(h\x01ee.")).startswith(
+        "a list is added to after its end at byte "
+    )
+
+
+def test_a_container_that_is_filled_in_one_step_is_read() -> None:
+    """As PyTorch's pickler in C++ writes: it begins no new step after a thousand."""
+    dicts = b"".join(
+        b"}(K\x01M" + n.to_bytes(2, "little") + b"u" for n in range(20_000)
+    )
+
+    read: Any = read_plain_pickle(opcodes(b"](", dicts, b"e."))
+
+    assert [one[1] for one in read] == list(range(20_000))

@@ -61,7 +61,7 @@ def test_the_events_of_later_releases_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{ "kind": "replay", ', 'it is no JSON: \'{ "kind": "replay", \''),
+        (b'{ "kind": "replay", \n', 'it is no JSON: \'{ "kind": "replay", \''),
         (
             old("allocate", {"allocator_ref": "0x2", "size": -1}, {"memory_ptr": "1"}),
             "\"size\" must be from 0 and below 72057594037927936, got '-1'",
@@ -81,6 +81,14 @@ def test_a_broken_event_is_named(line: bytes, reason: str) -> None:
         open_trace(OLD + line)
 
     assert str(caught.value) == f"<bytes>:12: {reason}"
+
+
+def test_the_log_of_a_process_that_was_killed_ends_in_a_line_that_is_left_out() -> None:
+    for cut in range(2, len(NEW.splitlines()[-1])):
+        trace = open_trace(NEW[:-cut])
+
+        assert list(trace.events()) == [Allocate(0, 64, tag="pool")]
+        assert all("is cut off and left out" in note for note in trace.notes)
 
 
 def test_other_json_is_no_trace() -> None:
