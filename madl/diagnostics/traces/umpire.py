@@ -42,6 +42,7 @@ class UmpireReader:
         self._blocks = LiveBlocks(builder)
         self.finish = self._blocks.finish
         self._notes = builder.notes
+        self._has_events = False  # else a line that is cut off is no log
         self._names: dict[int, str] = {}
 
     def add(self, line: bytes) -> None:
@@ -51,10 +52,11 @@ class UmpireReader:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
-            if isinstance(line, UnfinishedLine):
+            if isinstance(line, UnfinishedLine) and self._has_events:
                 self._notes.append(cut_off(line))
                 return
             raise RefusedError(f"it is no JSON: {shown(line)}") from None
+        self._has_events = True
         if "string_args" in event or "numeric_args" in event:
             self._add_new(event)
         elif event.get("kind") == "replay":
