@@ -67,7 +67,7 @@ nitpick_ignore_regex = [
     ("py:class", "array|DeviceNDArray|Integers|NDArray"),
     # What makes a backend, or proves it, from inside of madl and not from outside.
     ("py:class", r"madl\.backends\.(cuda|host|opencl)(\.\w+){1,2}"),
-    ("py:class", r"madl\.testing\.workbench\.Workbench"),
+    ("py:class", r"madl\.testing\.(fakes\.FakeExport|workbench\.Workbench)"),
     # The options of madl.configure, which its page lists.
     ("py:class", r"madl\.settings\.Options"),
 ]
