@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import benchmarks.contenders as make
-import madl
 from benchmarks.answer import Answer, Row, Table
 from benchmarks.timing import in_turns, ratio, spread
 from madl import Pool
@@ -72,17 +71,13 @@ def _round(
     measures: dict[str, Callable[[], float]] = {PLAIN: lambda: ns(PAIRS)}
     for name, depth in {RECORDED: 0, STACKS: 4}.items():
         path = folder / f"{nbytes}.{depth}.trace.gz"
-        recorder = stack.enter_context(madl.record(path, stacks=depth))
-        recorder.stop()
+        recorder = Recorder(path, name="pairs", depth=depth)
+        stack.callback(recorder.finish)
         count = PAIRS_WITH_STACKS if depth else PAIRS
         measures[name] = partial(_while, recorder, partial(ns, count))
-        stack.callback(recorder.start)  # its end stops it
     return in_turns(measures, rounds=rounds)
 
 
 def _while(recorder: Recorder, measure: Callable[[], float]) -> float:
-    recorder.start()
-    try:
+    with recorder.listening():
         return measure()
-    finally:
-        recorder.stop()

@@ -128,6 +128,7 @@ def test_a_pipe_whose_name_is_a_number_is_written_as_it_is() -> None:
         assert pipe.read() == OLD
 
 
+@ONLY_POSIX
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_link_that_the_system_does_not_follow_is_refused(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
